@@ -37,27 +37,49 @@ impl Ranges {
         first && self.0.values().next_back().is_none_or(|last| last.end <= range.end)
     }
 
+    /// How many there are after [`Ranges::lock`].
+    pub fn len_with(&self, range: &LockRange) -> usize {
+        let Replacement { gone, new } = self.replacement(range);
+        self.0.len() - gone.len() + new.len()
+    }
+
     /// Locks a range, or releases one that is of the kind [`LockKind::Unlocked`].
     pub fn lock(&mut self, range: LockRange) {
-        let replaced: Vec<LockRange> = self.overlapping(&range).copied().collect();
-        for held in replaced {
-            self.0.remove(&held.start);
-            self.0.extend(outside(&held, &range).map(|part| (part.start, part)));
+        let Replacement { gone, new } = self.replacement(&range);
+        for start in gone {
+            self.0.remove(&start);
         }
-        if range.kind == LockKind::Unlocked {
-            return;
-        }
-        let mut whole = range;
-        let before = self.0.range(..range.start).next_back().map(|(_, held)| *held);
-        let after = range.end.checked_add(1).and_then(|next| self.0.get(&next)).copied();
-        let touches =
-            |held: &LockRange| held.kind == range.kind && (held.end >= range.end || held.end + 1 == range.start);
-        for held in before.into_iter().chain(after).filter(touches) {
-            self.0.remove(&held.start);
-            (whole.start, whole.end) = (whole.start.min(held.start), whole.end.max(held.end));
-        }
-        self.0.insert(whole.start, whole);
+        self.0.extend(new.into_iter().map(|range| (range.start, range)));
     }
+
+    fn replacement(&self, range: &LockRange) -> Replacement {
+        let LockRange { start, end, .. } = *range;
+        let (mut gone, mut new, mut whole) = (Vec::new(), Vec::new(), *range);
+        // Those that touch as well: of one kind they become one.
+        let around = LockRange { start: start.saturating_sub(1), end: end.saturating_add(1), ..*range };
+        for held in self.overlapping(&around) {
+            if held.kind == range.kind {
+                (whole.start, whole.end) = (whole.start.min(held.start), whole.end.max(held.end));
+            } else if held.end >= start && held.start <= end {
+                new.extend(outside(held, range));
+            } else {
+                continue;
+            }
+            gone.push(held.start);
+        }
+        if range.kind != LockKind::Unlocked {
+            new.push(whole);
+        }
+        Replacement { gone, new }
+    }
+}
+
+/// What a lock changes.
+struct Replacement {
+    /// The ranges that are replaced, by their start.
+    gone: Vec<u64>,
+    /// The ranges in place of them.
+    new: Vec<LockRange>,
 }
 
 /// What is left of a lock outside of `range`: up to two parts.
@@ -119,7 +141,9 @@ mod tests {
             let start = random(BYTES);
             let end = start + random(BYTES - start);
             let kind = [LockKind::Unlocked, LockKind::Shared, LockKind::Exclusive][random(3) as usize];
+            let expected_count = ranges.len_with(&range(kind, start, end));
             ranges.lock(range(kind, start, end));
+            assert_eq!(ranges.len(), expected_count);
             model[start as usize..=end as usize].fill(kind);
             let mut expected: Vec<LockRange> = Vec::new();
             for (at, &kind) in (0..).zip(&model).filter(|&(_, &kind)| kind != LockKind::Unlocked) {

@@ -1,10 +1,11 @@
 //! Clients of other users of the host: who is admitted, and as whom their requests are executed. Needs root, and `setpriv` to run clients as other users.
 
+use motet::node::{Error, Node, Serve};
 use motet_files::client::{Client, Source};
 use motet_files::exports::members::{self, split_ticket, with_ticket};
 use motet_files::exports::{self, Query};
 use motet_files::identity::Identity;
-use motet_files::protocol::{Change, LockKind, LockRange, OpenFlags, entries};
+use motet_files::protocol::{Change, LockKind, LockRange, OpenFlags, SERVICE, entries};
 use motet_files::server::{Group, Options, Server};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs;
@@ -541,4 +542,24 @@ fn the_node_of_members_takes_no_client_without_a_new_ticket() {
     let ordinary = Client::connect(Source::Name(name.clone()), LIMIT).expect("a client");
     ordinary.mkdir(b"ordinary", 0o755).expect("a directory");
     ordinary.close();
+}
+
+#[test]
+fn the_node_of_members_takes_few_channels_and_keeps_none_without_a_session() {
+    let (folder, name) = (tempfile::tempdir().expect("a folder"), name());
+    let _server = server(folder.path(), &name, false);
+    let own = rustix::process::getuid().as_raw();
+    let address = members::ask(&format!("{own}@{name}")).expect("the export").address;
+    let (bare, _) = split_ticket(&address).expect("an address");
+    let node = Node::open("").expect("a node");
+    let context = node.context().expect("a context");
+    let link = node.connect(bare, LIMIT).expect("a link");
+    let open = |_| node.open_channel(link, SERVICE, Serve::Tagged(context), LIMIT).ok();
+    let channels: Vec<_> = (0..100).map_while(open).collect();
+    assert!(channels.len() < 10, "{} channels", channels.len());
+    let client = Client::connect(Source::Address(address), LIMIT).expect("a client");
+    let lost = node.receive(channels[0], &mut [0], LIMIT).expect_err("no message");
+    assert!(matches!(lost, Error::Lost(_)), "{lost}");
+    client.mkdir(b"made", 0o755).expect("the session goes on");
+    client.close();
 }

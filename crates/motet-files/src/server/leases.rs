@@ -5,15 +5,16 @@
 //! again. So a file that one client writes all the time costs one notice, and not one for each write.
 
 use crate::protocol::SessionKey;
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Leases of one client. A client that needs more has to forget all that it has cached, and begins anew.
 const MAX_LEASES: usize = 64 << 10;
-/// Files and names that are leased to any client.
-const MAX_LEASED: usize = 1 << 20;
+/// Leases of all clients.
+const MAX_LEASED: usize = 4 << 20;
 
 /// What is leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,9 +38,11 @@ pub struct Leases {
 
 #[derive(Debug, Default)]
 struct Table {
-    holders: HashMap<Leased, Vec<SessionKey>>,
-    /// How many leases each subscriber has.
-    counts: HashMap<SessionKey, usize>,
+    holders: HashMap<Leased, HashSet<SessionKey>>,
+    /// The leases of each subscriber: to end them no others are looked at.
+    by_client: HashMap<SessionKey, HashSet<Leased>>,
+    /// How many there are.
+    count: usize,
 }
 
 impl Leases {
@@ -52,9 +55,11 @@ impl Leases {
         Leased::Entry(self.hasher.hash_one((directory, name)))
     }
 
-    /// A client gets leases from now on.
+    /// A client gets leases from now on. It keeps those that it has: an answer that is under way may show what is leased.
     pub fn subscribe(&self, client: SessionKey) {
-        if self.table().counts.insert(client, 0).is_none() {
+        let mut table = self.table();
+        if let Entry::Vacant(new) = table.by_client.entry(client) {
+            new.insert(HashSet::new());
             self.subscribers.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -62,14 +67,9 @@ impl Leases {
     /// A client gets no leases any more, and those that it has end.
     pub fn unsubscribe(&self, client: SessionKey) {
         let mut table = self.table();
-        if let Some(leases) = table.counts.remove(&client) {
+        table.end_all(client);
+        if table.by_client.remove(&client).is_some() {
             self.subscribers.fetch_sub(1, Ordering::AcqRel);
-            if leases > 0 {
-                table.holders.retain(|_, holders| {
-                    holders.retain(|holder| *holder != client);
-                    !holders.is_empty()
-                });
-            }
         }
     }
 
@@ -95,38 +95,49 @@ impl Leases {
         if self.is_unused() {
             return None;
         }
-        let Table { holders, counts } = &mut *self.table();
-        let count = counts.get_mut(&client)?;
-        let is_known = holders.get(&leased).is_some_and(|holders| holders.contains(&client));
-        if is_known {
+        let Table { holders, by_client, count } = &mut *self.table();
+        let of_client = by_client.get_mut(&client)?;
+        if of_client.contains(&leased) {
             return None;
         }
-        if *count >= MAX_LEASES {
+        if of_client.len() >= MAX_LEASES {
             return Some(client);
         }
-        let is_full = holders.len() >= MAX_LEASED;
-        holders.entry(leased).or_default().push(client);
+        let is_full = *count >= MAX_LEASED;
+        of_client.insert(leased);
+        holders.entry(leased).or_default().insert(client);
         *count += 1;
-        let most = || counts.iter().max_by_key(|(_, count)| **count).map(|(client, _)| *client);
+        let most = || by_client.iter().max_by_key(|(_, leases)| leases.len()).map(|(client, _)| *client);
         is_full.then(most).flatten()
     }
 
     /// A client has changed something: ends the leases of the others, and returns who they are.
     pub fn end_of_others(&self, client: SessionKey, leased: Leased) -> Vec<SessionKey> {
-        let Table { holders, counts } = &mut *self.table();
+        let Table { holders, by_client, count } = &mut *self.table();
         let Some(of) = holders.get_mut(&leased) else { return Vec::new() };
-        let (own, others): (Vec<_>, Vec<_>) = of.drain(..).partition(|holder| *holder == client);
-        if own.is_empty() {
+        let others: Vec<_> = of.extract_if(|holder| *holder != client).collect();
+        if of.is_empty() {
             holders.remove(&leased);
-        } else {
-            *of = own;
         }
         for other in &others {
-            if let Some(count) = counts.get_mut(other) {
-                *count = count.saturating_sub(1);
-            }
+            *count -= usize::from(by_client.get_mut(other).is_some_and(|leases| leases.remove(&leased)));
         }
         others
+    }
+}
+
+impl Table {
+    fn end_all(&mut self, client: SessionKey) {
+        let Some(leases) = self.by_client.get_mut(&client).map(std::mem::take) else { return };
+        self.count -= leases.len();
+        for leased in leases {
+            if let Some(holders) = self.holders.get_mut(&leased) {
+                holders.remove(&client);
+                if holders.is_empty() {
+                    self.holders.remove(&leased);
+                }
+            }
+        }
     }
 }
 
@@ -174,5 +185,25 @@ mod tests {
         leases.unsubscribe(A);
         leases.unsubscribe(A);
         assert!(leases.is_unused() && leases.table().holders.is_empty());
+    }
+
+    #[test]
+    fn leases_are_counted_also_after_a_new_subscription() {
+        let leases = Leases::default();
+        let file = |inode| Leased::Attributes(1, inode);
+        for client in [A, B] {
+            leases.subscribe(client);
+            assert_eq!((leases.grant(client, file(0)), leases.grant(client, file(1))), (None, None));
+        }
+        assert_eq!((leases.end_of_others(A, file(0)), leases.table().count), (vec![B], 3));
+        for inode in 2..MAX_LEASES as u64 {
+            assert_eq!(leases.grant(A, file(inode)), None);
+        }
+        leases.subscribe(A);
+        assert_eq!(leases.grant(A, file(MAX_LEASES as u64)), Some(A), "it has to forget what it has");
+        leases.unsubscribe(A);
+        assert_eq!(leases.table().count, 1);
+        leases.table().count = MAX_LEASED;
+        assert_eq!(leases.grant(B, FILE), Some(B), "of all there are too many");
     }
 }

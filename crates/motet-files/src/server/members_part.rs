@@ -9,7 +9,7 @@ use crate::engine_error as failed;
 use crate::exports::members::{self, Group, Member};
 use crate::exports::{Exported, Info};
 use crate::identity::Identity;
-use motet::node::{Node, NodeOptions, options};
+use motet::node::{MessageLimits, Node, NodeOptions, options};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const VALIDITY: Duration = Duration::from_secs(30);
 /// Tickets that are valid at a time, of one user.
 const MAX_TICKETS: usize = 1024;
+/// Channels of one link. A client has one for its requests on one link, and one for its notices on another.
+const MAX_CHANNELS: u32 = 4;
 
 /// What a member of the group shows to begin a session.
 pub type Ticket = [u8; 16];
@@ -58,7 +60,8 @@ impl Tickets {
 pub fn node() -> Result<Node> {
     let all = options("", Some((Ipv4Addr::LOCALHOST, 0).into()));
     let drivers = all.drivers.iter().copied().filter(|driver| driver.capabilities().between_hosts).collect();
-    Node::with(&NodeOptions { drivers, other_users: true, ..all }).map_err(failed)
+    let limits = MessageLimits { channels: MAX_CHANNELS, ..all.limits };
+    Node::with(&NodeOptions { drivers, other_users: true, limits, ..all }).map_err(failed)
 }
 
 /// How members find the export.

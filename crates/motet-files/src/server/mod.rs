@@ -8,12 +8,15 @@
 //! | --- | --- |
 //! | this one | the server, and what its threads share |
 //! | `work` | what its threads do |
+//! | `arrivals` | channels that clients have opened |
+//! | `receives` | the receives that are posted for requests |
 //! | `requests` | a request, from the message to the answer |
 //! | `patience` | what waits for clients |
 //! | `backlog` | the requests of one client that are postponed meanwhile |
 //! | `threads` | the threads that one client occupies |
 //! | `resumable` | the sessions whose postponed requests may be executed |
 //! | `sessions` | the sessions of all clients |
+//! | `ended` | sessions whose clients were away for too long |
 //! | `shares` | what one client may use of the descriptors and sessions |
 //! | `session` | one session: slots, open files, notices |
 //! | `ring_reads` | reads past the cache by io_uring |
@@ -25,12 +28,15 @@
 //!
 //! The module `storage` executes the operations.
 
+mod arrivals;
 mod backlog;
+mod ended;
 mod leases;
 mod lost_locks;
 mod members_part;
 mod notices;
 mod patience;
+mod receives;
 mod requests;
 mod resumable;
 mod ring_reads;
@@ -46,7 +52,7 @@ use crate::engine_error as failed;
 pub use crate::exports::members::Group;
 use crate::exports::{Exported, Info, Publication, members};
 use crate::identity::Identities;
-use crate::protocol::{MAX_REQUEST_BYTES, SERVICE};
+use crate::protocol::SERVICE;
 pub use crate::storage::Striping;
 use crate::storage::Tree;
 use leases::Leases;
@@ -54,6 +60,7 @@ use lost_locks::LostLocks;
 use members_part::{Reception, Tickets, node as members_node, options_for_members};
 use motet::node::{Context, CqId, Node, Serve};
 use patience::Patience;
+use receives::Owed;
 use resumable::{Resumable, WithoutThreads};
 use ring_reads::RingReads;
 pub use ring_reads::Storage;
@@ -141,6 +148,7 @@ struct Shared {
     leases: Leases,
     context: Context,
     cq: CqId,
+    owed: Owed,
     boot: [u8; 16],
     /// Held by the thread that has the turn.
     turn: Mutex<()>,
@@ -253,21 +261,20 @@ impl Part {
             leases: Leases::default(),
             context,
             cq,
+            owed: Owed::default(),
             boot: boot_id(),
             turn: Mutex::new(()),
             counters,
             ring_reads,
         });
-        for _ in 0..POSTED {
-            shared.post(vec![0; MAX_REQUEST_BYTES])?;
-        }
-        for _ in 0..ACKNOWLEDGEMENTS_POSTED {
-            shared.post_acknowledgement(vec![0; MAX_ACKNOWLEDGEMENT_BYTES])?;
-        }
+        shared.post_receives()?;
         let mut part = Self { shared, threads: Vec::new() };
         let workers = (0..THREADS).map(|_| ("work", Shared::work as Task));
-        let others =
-            [("expire", (|shared| shared.expire()) as Task), ("patience", |shared| shared.look_after_clients())];
+        let others = [
+            ("expire", (|shared| shared.expire()) as Task),
+            ("patience", |shared| shared.look_after_clients()),
+            ("arrivals", |shared| shared.look_at_arrivals()),
+        ];
         for (name, run) in others.into_iter().chain(workers) {
             let shared = Arc::clone(&part.shared);
             let thread = thread::Builder::new().name(format!("files-{name}")).spawn(move || run(&shared))?;
@@ -311,7 +318,7 @@ impl Exported for Shared {
             address: self.node.address().map_err(failed)?,
             clients: of_sessions(Sessions::count),
             open_files: of_sessions(Sessions::open_files),
-            locks: of_sessions(Sessions::lock_owners),
+            locks: parts().map(|part| part.tree.lock_owners()).sum(),
             requests: sum(|counters| &counters.requests),
             bytes_read: sum(|counters| &counters.bytes_read),
             bytes_written: sum(|counters| &counters.bytes_written),

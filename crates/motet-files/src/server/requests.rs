@@ -297,7 +297,7 @@ impl Shared {
 
     /// Begins a session on a new channel, or goes on with one. The thread has the turn, so the loss of the channel is seen after this.
     fn attach(&self, channel: Channel, version: u32, resume: Option<SessionKey>, member: Option<Identity>) {
-        if !self.accept(channel) {
+        if !self.watch(channel) {
             return self.refuse(channel);
         }
         let (read_only, identities) = (self.tree.is_read_only(), self.tree.has_identities() && member.is_none());
@@ -315,7 +315,7 @@ impl Shared {
 
     /// The client of a session gets notices on this channel.
     fn subscribe(&self, channel: Channel, session: SessionKey) {
-        if !self.accept(channel) {
+        if !self.watch(channel) {
             return self.refuse(channel);
         }
         let Some((session, before)) = self.sessions.subscribe(session, channel) else { return self.refuse(channel) };

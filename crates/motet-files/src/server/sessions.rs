@@ -1,24 +1,23 @@
 //! The sessions of all clients of a server.
 
+use super::ended::Ended;
 use super::session::Session;
 use super::shares::Shares;
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Resumed, SessionKey};
+use crate::storage::ClosedFiles;
 use motet::node::Channel;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Sessions of one server.
 const MAX_SESSIONS: usize = 4096;
 /// How long a session outlives its connection, with its open files and locks.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long the answers of a session are kept after that, and of how many sessions: a request that comes again after a long outage is not executed twice.
-const ANSWERS_KEPT: Duration = Duration::from_secs(600);
-const MAX_ENDED: usize = 1024;
 
 /// The sessions.
 #[derive(Debug, Default)]
@@ -28,8 +27,8 @@ pub struct Sessions {
     by_notices: Mutex<HashMap<Channel, Arc<Session>>>,
     all: Mutex<HashMap<SessionKey, Arc<Session>>>,
     shares: Shares,
-    /// Sessions without files, since when, the first to end first. Locked after `all`.
-    ended: Mutex<VecDeque<(Instant, Arc<Session>)>>,
+    /// Sessions without files. Locked after `all`.
+    ended: Mutex<Ended>,
     watched: Mutex<Watched>,
     /// The number of lost sessions that have not expired, and whether the server has ended.
     lost: Mutex<(usize, bool)>,
@@ -40,7 +39,8 @@ pub struct Sessions {
 #[derive(Debug, Default)]
 struct Watched {
     last: u64,
-    channels: HashMap<u64, Channel>,
+    by_name: HashMap<u64, Channel>,
+    channels: HashSet<Channel>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,28 +102,28 @@ impl Sessions {
         locked(&self.all).values().map(|session| session.files().len()).sum()
     }
 
-    /// How many owners have locks, in all sessions.
-    pub fn lock_owners(&self) -> usize {
-        locked(&self.all).values().map(|session| session.files().lock_owners()).sum()
-    }
-
-    /// Names a channel for the receive that watches it, above 0.
-    pub fn watch(&self, channel: Channel) -> u64 {
-        let mut watched = locked(&self.watched);
+    /// Names a channel for the receive that is to watch it, above 0. `None`: one watches it already.
+    pub fn watch(&self, channel: Channel) -> Option<u64> {
+        let watched = &mut *locked(&self.watched);
+        if !watched.channels.insert(channel) {
+            return None;
+        }
         watched.last += 1;
-        let name = watched.last;
-        watched.channels.insert(name, channel);
-        name
+        watched.by_name.insert(watched.last, channel);
+        Some(watched.last)
     }
 
-    /// Whether a channel is watched.
-    pub fn is_watched(&self, channel: Channel) -> bool {
-        locked(&self.watched).channels.values().any(|watched| *watched == channel)
+    /// Whether a client has a session on a channel, or gets its notices there.
+    pub fn uses(&self, channel: Channel) -> bool {
+        self.channels().contains_key(&channel) || self.of_notices(channel).is_some()
     }
 
     /// The channel that is watched under this name is gone. Returns it.
     pub fn lose(&self, name: u64) -> Option<Channel> {
-        let channel = locked(&self.watched).channels.remove(&name)?;
+        let mut watched = locked(&self.watched);
+        let channel = watched.by_name.remove(&name)?;
+        watched.channels.remove(&channel);
+        drop(watched);
         let session = self.channels_mut().remove(&channel);
         if session.is_some_and(|session| session.lose(channel)) {
             locked(&self.lost).0 += 1;
@@ -164,7 +164,7 @@ impl Sessions {
                 return Err(Errno::USERS.into());
             }
         }
-        if let Some(session) = resume.and_then(|key| self.take_ended(key, member.as_ref())) {
+        if let Some(session) = resume.and_then(|key| locked(&self.ended).take(key, member.as_ref())) {
             session.resume(channel);
             all.insert(session.key(), Arc::clone(&session));
             channels.insert(channel, Arc::clone(&session));
@@ -182,13 +182,6 @@ impl Sessions {
         Ok((SessionKey(key), Resumed::Nothing))
     }
 
-    /// The session with this key and user whose files have ended.
-    fn take_ended(&self, key: SessionKey, member: Option<&Identity>) -> Option<Arc<Session>> {
-        let mut ended = locked(&self.ended);
-        let place = ended.iter().position(|(_, session)| session.key() == key && session.member() == member)?;
-        ended.remove(place).map(|(_, session)| session)
-    }
-
     /// The client has ended its session.
     pub fn detach(&self, session: &Session) {
         locked(&self.all).remove(&session.key());
@@ -198,8 +191,8 @@ impl Sessions {
     }
 
     /// Waits while no session is lost, then for the grace time, and ends the files of those that were lost that long ago by `ends`. What that
-    /// returns is dropped when no lock is held. False: the server has ended.
-    pub fn expire<T>(&self, ends: impl Fn(&Session) -> T) -> bool {
+    /// returns is dropped when no mutex is held. False: the server has ended.
+    pub fn expire(&self, ends: impl Fn(&Session) -> ClosedFiles) -> bool {
         let mut lost = locked(&self.lost);
         while lost.0 == 0 && !lost.1 {
             lost = self.changed.wait(lost).unwrap_or_else(PoisonError::into_inner);
@@ -215,20 +208,26 @@ impl Sessions {
         let mut left = Vec::new();
         for (_, session) in all.extract_if(|_, session| is_over(session)) {
             left.push(ends(&session));
-            ended.push_back((Instant::now(), session));
+            ended.keep(session);
         }
-        while ended.front().is_some_and(|(since, _)| since.elapsed() >= ANSWERS_KEPT) || ended.len() > MAX_ENDED {
-            ended.pop_front();
-        }
+        ended.forget();
         drop(ended);
         lost.0 = all.values().filter(|session| session.lost_since().is_some()).count();
         drop((all, lost));
-        // The descriptors. To close one may take its time, and new clients come meanwhile.
+        // To close descriptors may take its time, and new clients come meanwhile. First those that have locks.
+        left.iter_mut().for_each(ClosedFiles::release_locks);
         drop(left);
         true
     }
 
-    /// Ends [`Sessions::expire`].
+    /// Waits for a while. False: the server has ended.
+    pub fn pause(&self, time: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(locked(&self.lost), time, |(_, has_ended)| !*has_ended);
+        let (lost, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !lost.1
+    }
+
+    /// Ends [`Sessions::expire`] and [`Sessions::pause`].
     pub fn end(&self) {
         locked(&self.lost).1 = true;
         self.changed.notify_all();

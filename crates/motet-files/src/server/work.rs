@@ -1,53 +1,15 @@
 //! What the threads of a server do: they receive requests in turns, and notice what is lost.
 
 use super::patience::{Due, is_wait};
+use super::receives::Expected;
 use super::requests::Waited;
 use super::session::Session;
 use super::{ACKNOWLEDGEMENTS, Buffers, REQUESTS, Shared, Turn};
-use crate::Result;
-use crate::engine_error as failed;
-use crate::protocol::{NEVER, SERVICE, SLOT_MASK, acknowledgement_tag, parse_acknowledgement, request_tag};
-use motet::node::{Channel, Completion, CompletionOptions, Error, OperationMemory, RecvFrom, Status};
+use crate::protocol::parse_acknowledgement;
+use motet::node::{Channel, Completion, Error, Status};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 impl Shared {
-    /// Posts a receive for a request.
-    pub(super) fn post(&self, memory: Vec<u8>) -> Result<()> {
-        let options = CompletionOptions { cq: Some(self.cq), user_data: REQUESTS, errors_only: false };
-        let memory = OperationMemory::Owned(memory);
-        self.node
-            .post(RecvFrom::Any(self.context), request_tag(0), SLOT_MASK, memory, options)
-            .map(drop)
-            .map_err(failed)
-    }
-
-    /// Posts a receive for an acknowledgement.
-    pub(super) fn post_acknowledgement(&self, memory: Vec<u8>) -> Result<()> {
-        let options = CompletionOptions { cq: Some(self.cq), user_data: ACKNOWLEDGEMENTS, errors_only: false };
-        let memory = OperationMemory::Owned(memory);
-        self.node.post(RecvFrom::Any(self.context), acknowledgement_tag(), 0, memory, options).map(drop).map_err(failed)
-    }
-
-    /// Accepts channels up to this one, and watches each for its loss. False: this one is lost already.
-    ///
-    /// The first request of a client calls this. A thread that waited for channels would run the node's progress in turns with the one that waits for
-    /// requests, which costs two switches of threads for each request.
-    pub(super) fn accept(&self, channel: Channel) -> bool {
-        while let Ok(accepted) = self.node.accept(SERVICE, Some(Duration::ZERO)) {
-            let user_data = self.sessions.watch(accepted);
-            let options = CompletionOptions { cq: Some(self.cq), user_data, errors_only: false };
-            let memory = OperationMemory::Owned(Vec::new());
-            if self.node.post(RecvFrom::Channel(accepted), NEVER, 0, memory, options).is_err() {
-                self.lost(user_data);
-            }
-            if accepted == channel {
-                break;
-            }
-        }
-        self.sessions.is_watched(channel)
-    }
-
     /// Ends sessions whose clients do not come back.
     pub(super) fn expire(&self) {
         let ends = |session: &Session| {
@@ -69,10 +31,10 @@ impl Shared {
                     self.resume(&session, &mut buffers, &mut turn);
                     continue;
                 }
-                match self.node.wait_cq(self.cq, None) {
-                    Ok(Completion {
-                        user_data: REQUESTS, status, channel, length, tag, memory: Some(memory), ..
-                    }) => {
+                let retry = self.post_owed();
+                match self.node.wait_cq(self.cq, retry) {
+                    Ok(Completion { user_data: REQUESTS, status, channel, length, tag, memory, .. }) => {
+                        let memory = memory.unwrap_or_default();
                         let message = memory.get(..length as usize).unwrap_or(&[]);
                         match (status, channel) {
                             (Status::Done, Some(channel)) => self.serve(channel, tag, message, &mut buffers, &mut turn),
@@ -80,29 +42,18 @@ impl Shared {
                             (Status::Truncated, Some(channel)) => self.refuse(channel),
                             _ => {}
                         }
-                        if self.post(memory).is_err() {
-                            return;
-                        }
+                        self.post_again(Expected::Request, memory);
                         // The wait makes no progress while there are completions: clients beyond the posted receives would starve.
                         let _ = self.node.progress();
                     }
-                    Ok(Completion {
-                        user_data: ACKNOWLEDGEMENTS,
-                        status,
-                        channel,
-                        length,
-                        memory: Some(memory),
-                        ..
-                    }) => {
+                    Ok(Completion { user_data: ACKNOWLEDGEMENTS, status, channel, length, memory, .. }) => {
+                        let memory = memory.unwrap_or_default();
                         if let Some(channel) = channel {
                             let whole = memory.get(..length as usize).filter(|_| status == Status::Done);
                             self.acknowledge(channel, whole.unwrap_or(&[]));
                         }
-                        if self.post_acknowledgement(memory).is_err() {
-                            return;
-                        }
+                        self.post_again(Expected::Acknowledgement, memory);
                     }
-                    Ok(Completion { user_data: REQUESTS | ACKNOWLEDGEMENTS, .. }) => {}
                     Ok(Completion { user_data, status, length, memory, .. }) if is_wait(user_data) => {
                         let waited = Waited { status, length, memory: memory.unwrap_or_default() };
                         self.waited(user_data, waited, &mut buffers, &mut turn);
@@ -150,7 +101,7 @@ impl Shared {
     }
 
     /// The channel is gone, or its client has sent what no client sends.
-    fn lost(&self, watched: u64) {
+    pub(super) fn lost(&self, watched: u64) {
         if let Some(channel) = self.sessions.lose(watched) {
             for wait in self.patience.end_room(channel) {
                 self.wait_ended(&wait.session);

@@ -1,7 +1,7 @@
 //! The open files of one client.
 
 use super::grants::Grants;
-use super::locks::LockClient;
+use super::locks::{LockClient, Released};
 use super::open_file::OpenFile;
 use super::quota::{Quota, Taken};
 use crate::Result;
@@ -17,7 +17,15 @@ const MAX_OPEN_FILES: usize = 16 << 10;
 #[derive(Debug)]
 #[must_use = "their descriptors are closed when this is dropped"]
 pub struct ClosedFiles {
+    locks: Option<Released>,
     _files: Vec<(Arc<OpenFile>, Taken)>,
+}
+
+impl ClosedFiles {
+    /// Releases the locks of the system.
+    pub fn release_locks(&mut self) {
+        self.locks = None;
+    }
 }
 
 /// Open files, by number.
@@ -94,7 +102,7 @@ impl FileTable {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let (file, _taken) = table.files.remove(&number).ok_or(Errno::BADF)?;
         drop(table);
-        file.closed();
+        drop(file.closed());
         Ok(())
     }
 
@@ -103,18 +111,20 @@ impl FileTable {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let files = std::mem::take(&mut table.files);
         drop(table);
-        // Before other clients can have them. Without open files there are no locks.
-        if let Some((file, _)) = files.values().next() {
+        files.values().for_each(|(file, _)| file.closed_with_all());
+        // Without open files there are no locks.
+        let locks = files.values().next().map(|(file, _)| {
+            // Before other clients can have them.
             self.since.fetch_max(file.grants(), Ordering::AcqRel);
-        }
-        files.values().for_each(|(file, _)| file.closed());
-        ClosedFiles { _files: files.into_values().collect() }
+            file.locks().ended(self.client)
+        });
+        ClosedFiles { locks, _files: files.into_values().collect() }
     }
 
     /// How many owners have locks, on all files.
     pub fn lock_owners(&self) -> usize {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.files.values().map(|(file, _)| file.lock_owners()).sum()
+        table.files.values().next().map_or(0, |(file, _)| file.locks().owners(self.client))
     }
 
     /// How many files are open.

@@ -6,27 +6,32 @@
 //! A request that waits is asked again by its client until it is granted or given up. The table keeps its place meanwhile: no later request that waits gets what
 //! it could have had. A request of a process for a POSIX lock is refused if the process would wait for itself, as Linux does (fcntl(2), EDEADLK).
 
+mod held;
+
 pub use super::grants::FileId;
 use super::grants::Grants;
 use super::lock_calls::{Description, normal};
-use super::quota::{Quota, Taken};
+use super::quota::Quota;
 use crate::Result;
-use crate::locked_ranges::Ranges;
 use crate::protocol::{LockKind, LockRange, LockWait, OpenFlags};
+use held::Held;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Owners that have locks on one file.
 const MAX_OWNERS: usize = 4096;
-/// Ranges that all owners of a client have locked, or of all clients of another user. The system looks at each lock of a file for each call.
-const MAX_RANGES: usize = 16 << 10;
 /// Requests of a client that wait, or of all clients of another user. Further ones are asked again, too, but have no place.
 const MAX_WAITS: usize = 1024;
-/// Requests that are looked at to find one that comes first, or an owner that would wait for itself. Clients could make a search among all of them last long.
-const MAX_SEARCHED: usize = 256;
+/// Requests, owners and ranges that are looked at to find a request that comes first, or an owner that would wait for itself. Clients could make a search among all of
+/// them last long, and all other clients wait meanwhile.
+const MAX_LOOKS: usize = 64 << 10;
+/// Requests that are looked at as fast as a range.
+const WAITS_IN_A_LOOK: usize = 8;
 /// How long a request that is not asked again keeps its place. Clients ask each 20 ms.
 const PLACE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -71,22 +76,16 @@ pub struct LockTable {
     table: Mutex<Table>,
     /// Those of other parts of the server, too.
     grants: Grants,
+    /// Owners that have no locks any more, apart from those of the system.
+    releasing: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     files: HashMap<FileId, HashMap<Owner, Held>>,
+    /// Which of these each client has.
+    by_client: HashMap<u64, HashSet<(FileId, Owner)>>,
     waits: Vec<Wait>,
-}
-
-/// What an owner has locked in a file.
-#[derive(Debug)]
-struct Held {
-    description: Description,
-    taken: Taken,
-    /// The open file through which it has last locked something.
-    opened: u64,
-    ranges: Ranges,
 }
 
 /// A request that waits. Earlier ones come first.
@@ -113,7 +112,7 @@ impl LockTable {
 
     /// A table whose grants are counted with others.
     pub fn with(grants: &Grants) -> Self {
-        Self { table: Mutex::default(), grants: grants.clone() }
+        Self { grants: grants.clone(), ..Self::default() }
     }
 
     /// The grants.
@@ -134,7 +133,7 @@ impl LockTable {
         }
         let waits = matches!(wait, LockWait::OfProcess | LockWait::OfOpenFile);
         let place = table.place(owner, through.file, &range);
-        let refused = table.is_held(through.file, owner, &range)
+        let refused = table.is_held(through.file, owner, &range, &Search::whole())
             || waits && table.is_wanted_before(place, through.file, owner, &range);
         let taken = if refused { Err(Errno::AGAIN.into()) } else { table.take(owner, through, &range) };
         if taken.is_ok() && wait != LockWait::Again {
@@ -171,12 +170,12 @@ impl LockTable {
     /// The lock that keeps an owner from this one, or an unlocked range.
     pub fn test(&self, owner: Owner, through: &Through<'_>, range: &LockRange) -> Result<LockRange> {
         let asked = normal(range)?;
-        let table = self.table();
-        let holders = table.holders(through.file, owner, &asked);
+        let (table, search) = (self.table(), Search::whole());
+        let holders = table.holders(through.file, owner, &asked, &search);
         if let Some((_, found)) = holders.min_by_key(|(_, held)| held.start) {
             return Ok(*found);
         }
-        if let Some(held) = table.files.get(&through.file).and_then(|owners| owners.get(&owner)) {
+        if let Some(held) = table.held(through.file, owner) {
             return held.description.test(range);
         }
         Description::of(through.descriptor, OpenFlags::READ, LockKind::Shared)
@@ -185,52 +184,104 @@ impl LockTable {
     }
 
     /// An open file is closed: owners that have locked through it last have no locks on the file any more.
-    pub fn closed(&self, client: u64, file: FileId, opened: u64) {
+    pub fn closed(&self, client: u64, file: FileId, opened: u64) -> Released {
         let mut table = self.table();
         table.waits.retain(|wait| wait.opened != opened);
-        for owner in table.owners_through(client, file, opened) {
-            table.release_all(file, owner);
-        }
+        let owners: Vec<_> = table.owners_through(client, file, opened).collect();
+        self.released(owners.into_iter().filter_map(|owner| table.release_all(file, owner)).collect())
     }
 
-    /// How many owners have locked something through an open file.
-    pub fn owners(&self, client: u64, file: FileId, opened: u64) -> usize {
-        self.table().owners_through(client, file, opened).len()
+    /// A client has closed all its files: its owners have no locks any more.
+    pub fn ended(&self, client: u64) -> Released {
+        let mut table = self.table();
+        table.waits.retain(|wait| wait.owner.client != client);
+        let owners = table.by_client.get(&client).cloned().unwrap_or_default();
+        self.released(owners.into_iter().filter_map(|(file, owner)| table.release_all(file, owner)).collect())
+    }
+
+    /// How many owners have locked something through an open file last.
+    pub fn owners_through(&self, client: u64, file: FileId, opened: u64) -> usize {
+        self.table().owners_through(client, file, opened).count()
+    }
+
+    /// How many owners of a client have locks, on all files.
+    pub fn owners(&self, client: u64) -> usize {
+        self.table().by_client.get(&client).map_or(0, HashSet::len)
+    }
+
+    /// How many owners of all clients have locks, also if only those of the system are left.
+    pub fn all_owners(&self) -> usize {
+        let known: usize = self.table().files.values().map(HashMap::len).sum();
+        known + self.releasing.load(Ordering::Acquire)
+    }
+
+    /// The caller has the table.
+    fn released(&self, held: Vec<Held>) -> Released {
+        self.releasing.fetch_add(held.len(), Ordering::AcqRel);
+        Released { held, releasing: Arc::clone(&self.releasing) }
+    }
+}
+
+/// Locks that owners have no more, as far as other clients are concerned. Those of the system go when this is dropped: by a call for each owner, during which no
+/// client waits.
+#[derive(Debug)]
+#[must_use = "the locks of the system go when this is dropped"]
+pub struct Released {
+    held: Vec<Held>,
+    releasing: Arc<AtomicUsize>,
+}
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        for held in self.held.drain(..) {
+            drop(held);
+            self.releasing.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
 impl Table {
-    /// What other owners have locked of a range, such that `owner` cannot lock it.
-    fn holders(&self, file: FileId, owner: Owner, range: &LockRange) -> impl Iterator<Item = (Owner, &LockRange)> {
-        let of_others = self.files.get(&file).into_iter().flatten().filter(move |(other, _)| **other != owner);
+    /// What other owners have locked of a range, such that `owner` cannot lock it, as far as the search finds it.
+    fn holders<'a>(
+        &'a self,
+        file: FileId,
+        owner: Owner,
+        range: &LockRange,
+        search: &'a Search,
+    ) -> impl Iterator<Item = (Owner, &'a LockRange)> + use<'a> {
+        let all = self.files.get(&file).into_iter().flatten().take_while(|_| search.looks(1));
+        let of_others = all.filter(move |(other, _)| **other != owner);
         let asked = *range;
-        let ranges =
-            of_others.flat_map(move |(other, held)| held.ranges.overlapping(&asked).map(move |range| (*other, range)));
+        let ranges = of_others.flat_map(move |(other, held)| {
+            held.ranges.overlapping(&asked).take_while(|_| search.looks(1)).map(move |range| (*other, range))
+        });
         ranges.filter(move |(_, held)| excludes(held, &asked))
     }
 
-    fn is_held(&self, file: FileId, owner: Owner, range: &LockRange) -> bool {
-        self.holders(file, owner, range).next().is_some()
+    fn is_held(&self, file: FileId, owner: Owner, range: &LockRange, search: &Search) -> bool {
+        self.holders(file, owner, range, search).next().is_some()
     }
 
     /// Whether a request before the one at `place` waits for a range, and could have it now: its client will ask soon. One that cannot have it is no reason to
     /// wait, as with Linux; waiting for it could be waiting for oneself.
     fn is_wanted_before(&self, place: Option<usize>, file: FileId, owner: Owner, range: &LockRange) -> bool {
         let before = &self.waits[..place.unwrap_or(self.waits.len())];
-        let wanted = before.iter().filter(|wait| {
+        let mut wanted = before.iter().filter(|wait| {
             wait.file == file
                 && wait.owner != owner
                 && !wait.outside
                 && wait.asked.elapsed() < PLACE_LIMIT
                 && excludes(&wait.range, range)
         });
-        wanted.take(MAX_SEARCHED).any(|wait| !self.is_held(file, wait.owner, &wait.range))
+        let search = Search::new(MAX_LOOKS);
+        wanted.any(|wait| !self.is_held(file, wait.owner, &wait.range, &search) && search.looks(1))
     }
 
     /// Whether `owner` would wait for an owner who waits, over others perhaps, for it.
     fn would_wait_for_itself(&self, owner: Owner, file: FileId, range: &LockRange) -> bool {
-        let mut reached: Vec<Owner> = self.holders(file, owner, range).map(|(holder, _)| holder).collect();
-        let (mut seen, mut searched) = (HashSet::new(), 0);
+        let search = Search::new(MAX_LOOKS);
+        let mut reached: Vec<Owner> = self.holders(file, owner, range, &search).map(|(holder, _)| holder).collect();
+        let mut seen = HashSet::new();
         while let Some(holder) = reached.pop() {
             if holder == owner {
                 return true;
@@ -238,13 +289,12 @@ impl Table {
             if !seen.insert(holder) {
                 continue;
             }
+            if !search.looks(1 + self.waits.len() / WAITS_IN_A_LOOK) {
+                return false;
+            }
             let waits = self.waits.iter().filter(|wait| wait.owner == holder && wait.of_process);
             for wait in waits.filter(|wait| wait.asked.elapsed() < PLACE_LIMIT) {
-                searched += 1;
-                if searched > MAX_SEARCHED {
-                    return false;
-                }
-                reached.extend(self.holders(wait.file, holder, &wait.range).map(|(next, _)| next));
+                reached.extend(self.holders(wait.file, holder, &wait.range, &search).map(|(next, _)| next));
             }
         }
         false
@@ -272,20 +322,23 @@ impl Table {
         }
     }
 
-    fn owners_through(&self, client: u64, file: FileId, opened: u64) -> Vec<Owner> {
-        let owners = self.files.get(&file).into_iter().flatten();
-        owners
-            .filter(|(owner, held)| owner.client == client && held.opened == opened)
-            .map(|(owner, _)| *owner)
-            .collect()
+    fn owners_through(&self, client: u64, file: FileId, opened: u64) -> impl Iterator<Item = Owner> {
+        let of_client = self.by_client.get(&client).into_iter().flatten();
+        let through = move |owner| self.held(file, owner).is_some_and(|held| held.opened == opened);
+        of_client.filter(move |(of, owner)| *of == file && through(*owner)).map(|(_, owner)| *owner)
+    }
+
+    fn held(&self, file: FileId, owner: Owner) -> Option<&Held> {
+        self.files.get(&file)?.get(&owner)
+    }
+
+    fn held_mut(&mut self, file: FileId, owner: Owner) -> Option<&mut Held> {
+        self.files.get_mut(&file)?.get_mut(&owner)
     }
 
     /// Takes a lock that no other client has.
     fn take(&mut self, owner: Owner, through: &Through<'_>, range: &LockRange) -> Result<()> {
-        if through.quota.locked_ranges() >= MAX_RANGES {
-            return Err(Errno::NOLCK.into());
-        }
-        if let Some(held) = self.files.get_mut(&through.file).and_then(|owners| owners.get_mut(&owner)) {
+        if let Some(held) = self.held_mut(through.file, owner) {
             return held.lock(through, range);
         }
         if self.files.get(&through.file).is_some_and(|owners| owners.len() >= MAX_OWNERS) {
@@ -293,79 +346,55 @@ impl Table {
         }
         let held = Held::new(through, range)?;
         self.files.entry(through.file).or_default().insert(owner, held);
+        self.by_client.entry(owner.client).or_default().insert((through.file, owner));
         Ok(())
     }
 
     fn release(&mut self, file: FileId, owner: Owner, range: &LockRange) -> Result<()> {
-        let Some(held) = self.files.get_mut(&file).and_then(|owners| owners.get_mut(&owner)) else { return Ok(()) };
-        if held.ranges.is_within(range) {
-            self.release_all(file, owner);
-            return Ok(());
+        match self.held_mut(file, owner) {
+            Some(held) if !held.ranges.is_within(range) => held.release(range),
+            _ => {
+                drop(self.release_all(file, owner));
+                Ok(())
+            }
         }
-        held.description.set(range)?;
-        held.note(range);
-        Ok(())
     }
 
-    /// Releases what an owner has locked in a file, and forgets a file that has no locks.
-    fn release_all(&mut self, file: FileId, owner: Owner) {
-        let Some(owners) = self.files.get_mut(&file) else { return };
-        owners.remove(&owner);
+    /// Takes out what an owner has locked in a file, and forgets a file that has no locks.
+    fn release_all(&mut self, file: FileId, owner: Owner) -> Option<Held> {
+        let owners = self.files.get_mut(&file)?;
+        let held = owners.remove(&owner)?;
         if owners.is_empty() {
             self.files.remove(&file);
         }
+        if let Some(of_client) = self.by_client.get_mut(&owner.client) {
+            of_client.remove(&(file, owner));
+            if of_client.is_empty() {
+                self.by_client.remove(&owner.client);
+            }
+        }
+        Some(held)
     }
 }
 
-impl Held {
-    fn new(through: &Through<'_>, range: &LockRange) -> Result<Self> {
-        // As fcntl(2) says if there is no room for further locks.
-        let taken = through.quota.take().map_err(|_| Errno::NOLCK)?;
-        let description = Description::of(through.descriptor, through.flags, range.kind)?;
-        description.set(range)?;
-        let mut held = Self { description, taken, opened: through.opened, ranges: Ranges::default() };
-        held.note(range);
-        Ok(held)
+/// How far a search still goes.
+struct Search(Cell<usize>);
+
+impl Search {
+    fn new(most: usize) -> Self {
+        Self(Cell::new(most))
     }
 
-    /// The system has this lock, or has it no more.
-    fn note(&mut self, range: &LockRange) {
-        let before = self.ranges.len();
-        self.ranges.lock(*range);
-        self.taken.quota().count_ranges(before, self.ranges.len());
+    /// One that finds everything. It is for one range.
+    fn whole() -> Self {
+        Self::new(usize::MAX)
     }
 
-    fn lock(&mut self, through: &Through<'_>, range: &LockRange) -> Result<()> {
-        if !self.description.serves(range.kind, through.flags) {
-            self.widen(through, range.kind)?;
-        }
-        self.description.set(range)?;
-        self.opened = through.opened;
-        self.note(range);
-        Ok(())
-    }
-
-    /// Goes over to a description that can have locks of each kind. Both have the shared locks for a moment, so that they are never free.
-    fn widen(&mut self, through: &Through<'_>, kind: LockKind) -> Result<()> {
-        let has_exclusive = self.ranges.iter().any(|range| range.kind == LockKind::Exclusive);
-        if has_exclusive && kind == LockKind::Exclusive {
-            // It has one already through a file that is open for reading alone, and keeps the description of that.
-            return Ok(());
-        }
-        let wider = Description::of(through.descriptor, through.flags, kind)?;
-        if !wider.serves_all() || has_exclusive {
-            return Err(Errno::NOLCK.into());
-        }
-        self.ranges.iter().try_for_each(|range| wider.set(range))?;
-        self.description = wider;
-        Ok(())
-    }
-}
-
-/// With its description the locks of the system go.
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.taken.quota().count_ranges(self.ranges.len(), 0);
+    /// Whether so many may be looked at.
+    fn looks(&self, count: usize) -> bool {
+        let left = self.0.get().checked_sub(count);
+        self.0.set(left.unwrap_or(0));
+        left.is_some()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Open files of a session: reads, writes, listings, and the locks that are set through them.
 
 use super::descriptors::{attributes_at, reopen};
-use super::locks::{FileId, LockClient, LockTable, Owner, Through};
+use super::locks::{FileId, LockClient, LockTable, Owner, Released, Through};
 use super::past_cache::{PastCache, UnderWay, write_all};
 use super::quota::{Quota, Taken};
 use crate::Result;
@@ -188,7 +188,7 @@ impl OpenFile {
         let done = self.locks.set(self.owner(owner), &self.through(), range, wait);
         // Whichever of the two comes second releases it.
         if self.closed.load(Ordering::SeqCst) {
-            self.release_locks();
+            drop(self.release_locks());
             return Err(Errno::BADF.into());
         }
         done
@@ -206,7 +206,7 @@ impl OpenFile {
 
     /// How many owners have locked through this file last.
     pub fn lock_owners(&self) -> usize {
-        self.locks.owners(self.client.number, self.identity, self.opened)
+        self.locks.owners_through(self.client.number, self.identity, self.opened)
     }
 
     /// The lock that keeps `owner` from this one.
@@ -215,13 +215,23 @@ impl OpenFile {
     }
 
     /// The client has closed it; requests that use it may be under way.
-    pub fn closed(&self) {
+    pub fn closed(&self) -> Released {
         self.closed.store(true, Ordering::SeqCst);
-        self.release_locks();
+        self.release_locks()
     }
 
-    fn release_locks(&self) {
-        self.locks.closed(self.client.number, self.identity, self.opened);
+    fn release_locks(&self) -> Released {
+        self.locks.closed(self.client.number, self.identity, self.opened)
+    }
+
+    /// The client has closed all its files.
+    pub fn closed_with_all(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// The locks of all clients.
+    pub fn locks(&self) -> &LockTable {
+        &self.locks
     }
 
     fn owner(&self, name: u64) -> Owner {
@@ -236,7 +246,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        self.release_locks();
+        drop(self.release_locks());
     }
 }
 

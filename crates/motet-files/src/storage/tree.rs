@@ -117,6 +117,11 @@ impl Tree {
         self.locks = Arc::new(LockTable::with(other.locks.grants()));
     }
 
+    /// How many owners of all clients have locks.
+    pub fn lock_owners(&self) -> usize {
+        self.locks.all_owners()
+    }
+
     /// Files are used through the cache from now on, also if they are opened with O_DIRECT.
     pub fn ignore_o_direct(&mut self) {
         self.ignore_o_direct = true;

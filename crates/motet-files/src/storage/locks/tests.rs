@@ -1,3 +1,4 @@
+use super::held::{MAX_RANGES, MAX_WIDENED};
 use super::*;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -28,6 +29,7 @@ fn errno(result: Result<()>) -> i32 {
 const EAGAIN: i32 = 11;
 const EDEADLK: i32 = 35;
 const ESTALE: i32 = 116;
+const ENOLCK: i32 = 37;
 
 /// Two files with a table of locks.
 struct Scene {
@@ -82,14 +84,19 @@ fn owners_exclude_each_other_and_never_themselves() {
     scene.take(2, 1, exclusive(0, u64::MAX));
     let found = scene.table.test(owner(2), &scene.through(0, 2), &exclusive(3, 30)).expect("a lock");
     assert_eq!((found.kind, found.start, found.end), (LockKind::Exclusive, 0, 4));
-    scene.table.closed(1, FILES[0], 1);
+    drop(scene.table.closed(1, FILES[0], 1));
     assert_eq!(scene.set(2, 0, exclusive(0, 0), LockWait::No), EAGAIN, "it has locked through another open file since");
-    scene.table.closed(1, FILES[0], 100);
+    drop(scene.table.closed(1, FILES[0], 100));
     scene.take(2, 0, exclusive(0, u64::MAX));
     scene.take(2, 0, range(LockKind::Unlocked, 0, u64::MAX));
     scene.take(2, 1, range(LockKind::Unlocked, 0, u64::MAX));
     let table = scene.table.table();
-    assert!(table.files.is_empty() && scene.quota.locked_ranges() == 0 && table.waits.is_empty());
+    assert!(
+        table.files.is_empty()
+            && table.by_client.is_empty()
+            && scene.quota.locked_ranges() == 0
+            && table.waits.is_empty()
+    );
 }
 
 #[test]
@@ -160,8 +167,8 @@ fn an_open_file_that_is_closed_takes_its_requests_and_locks_along() {
     let scene = Scene::new();
     scene.take(1, 0, exclusive(0, 9));
     assert_eq!(scene.set(2, 0, exclusive(0, 9), LockWait::OfOpenFile), EAGAIN);
-    scene.table.closed(owner(2).client, FILES[0], 2);
-    scene.table.closed(owner(1).client, FILES[0], 1);
+    drop(scene.table.closed(owner(2).client, FILES[0], 2));
+    drop(scene.table.closed(owner(1).client, FILES[0], 1));
     assert_eq!(scene.set(3, 0, exclusive(0, 9), LockWait::OfProcess), 0);
 }
 
@@ -184,14 +191,14 @@ fn a_lock_that_another_client_may_have_had_is_not_taken_again() {
     let (one, two) = (1, 2);
     scene.take(one, 0, exclusive(0, 9));
     let since = scene.table.grants().count();
-    scene.table.closed(owner(one).client, FILES[0], one);
+    drop(scene.table.closed(owner(one).client, FILES[0], one));
     assert_eq!(scene.again(one, since, exclusive(0, 9)), 0, "no other client has had it");
-    scene.table.closed(owner(one).client, FILES[0], one);
+    drop(scene.table.closed(owner(one).client, FILES[0], one));
     scene.take(two, 1, exclusive(0, 9));
     assert_eq!(scene.again(one, since, exclusive(0, 9)), 0, "of another file");
-    scene.table.closed(owner(one).client, FILES[0], one);
+    drop(scene.table.closed(owner(one).client, FILES[0], one));
     scene.take(two, 0, exclusive(0, 9));
-    scene.table.closed(owner(two).client, FILES[0], two);
+    drop(scene.table.closed(owner(two).client, FILES[0], two));
     assert_eq!(scene.again(one, since, exclusive(0, 9)), ESTALE, "it was counted meanwhile");
     // A server that was restarted knows of no lock before its start.
     let restarted = Scene::new();
@@ -205,7 +212,6 @@ fn a_lock_that_another_client_may_have_had_is_not_taken_again() {
 /// What one user locks, over all of its sessions, makes calls of others last only so long.
 #[test]
 fn ranges_and_waits_of_one_user_are_bounded() {
-    const ENOLCK: i32 = 37;
     let scene = Scene::new();
     let odd = |at: usize| exclusive(2 * at as u64, 2 * at as u64);
     let taken = (0..).take_while(|&at| scene.set(at as u64 % 3, at % 2, odd(at), LockWait::No) == 0).count();
@@ -222,4 +228,92 @@ fn ranges_and_waits_of_one_user_are_bounded() {
     assert_eq!(scene.table.table().waits.len(), MAX_WAITS);
     scene.take(1, 0, range(LockKind::Unlocked, 0, u64::MAX));
     assert!(scene.quota.locked_ranges() < MAX_RANGES);
+}
+
+#[test]
+fn an_unlock_that_splits_a_range_is_counted() {
+    let scene = Scene::new();
+    let whole = exclusive(0, u64::MAX);
+    let odd = |at: u64| range(LockKind::Unlocked, 2 * at + 1, 2 * at + 1);
+    scene.take(1, 0, whole);
+    // From the end, so that each call finds its place soon.
+    let last = 2 * MAX_RANGES as u64;
+    let split = (0..last).rev().take_while(|&at| scene.set(1, 0, odd(at), LockWait::No) == 0).count();
+    assert_eq!((split, scene.quota.locked_ranges()), (MAX_RANGES - 1, MAX_RANGES));
+    assert_eq!(scene.set(1, 0, odd(0), LockWait::No), ENOLCK);
+    assert_eq!(scene.set(1, 0, shared(0, 0), LockWait::No), ENOLCK, "a part of another kind is a range, too");
+    // What makes them no more is done.
+    assert_eq!(scene.set(1, 0, range(LockKind::Unlocked, 0, 1), LockWait::No), 0);
+    assert_eq!(scene.set(1, 0, exclusive(0, 1), LockWait::No), 0);
+    assert_eq!(scene.set(1, 0, range(LockKind::Unlocked, 2 * last - 3, u64::MAX), LockWait::No), 0);
+    assert_eq!(scene.set(1, 0, odd(0), LockWait::No), 0, "there is room again");
+    assert_eq!(scene.set(1, 0, whole, LockWait::No), 0);
+    assert_eq!(scene.quota.locked_ranges(), 1);
+}
+
+/// All clients wait while the locks of an owner go over to another description.
+#[test]
+fn only_some_ranges_of_a_reader_become_those_of_a_writer() {
+    for (count, expected) in [(MAX_WIDENED, 0), (MAX_WIDENED + 1, ENOLCK)] {
+        let scene = Scene::new();
+        let reader = Through { flags: OpenFlags::READ, ..scene.through(0, 1) };
+        for at in 0..count as u64 {
+            scene.table.set(owner(1), &reader, &shared(2 * at, 2 * at), LockWait::No).expect("a lock");
+        }
+        assert_eq!(scene.set(1, 0, exclusive(5000, 5000), LockWait::No), expected, "{count}");
+        scene.take(1, 0, shared(6000, 6000));
+        scene.take(1, 0, range(LockKind::Unlocked, 0, 1000));
+        scene.take(1, 0, exclusive(5000, 5000));
+    }
+}
+
+/// The system's locks of many owners are released by as many calls, and no client waits for that.
+#[test]
+fn no_client_waits_until_the_locks_of_many_owners_are_released() {
+    let scene = Scene::new();
+    let names = (0..60).map(|at| 3 * at);
+    for by_end in [false, true] {
+        for name in names.clone() {
+            let through = scene.through(name as usize % 2, 1);
+            scene.table.set(owner(name), &through, &exclusive(name, name), LockWait::No).expect("a lock");
+        }
+        assert_eq!((scene.table.owners(0), scene.table.owners_through(0, FILES[0], 1)), (60, 30));
+        let released = if by_end {
+            vec![scene.table.ended(0)]
+        } else {
+            FILES.map(|file| scene.table.closed(0, file, 1)).into_iter().collect()
+        };
+        assert_eq!((scene.table.owners(0), scene.table.owners_through(0, FILES[0], 1)), (0, 0));
+        assert_eq!(scene.table.all_owners(), 60, "the system has their locks");
+        assert!(scene.table.table.try_lock().is_ok());
+        let other = || scene.set(1, 0, exclusive(0, 100), LockWait::No);
+        assert_eq!(other(), EAGAIN, "the system has not released them");
+        drop(released);
+        assert_eq!((other(), scene.quota.locked_ranges(), scene.table.all_owners()), (0, 1, 1));
+        scene.take(1, 0, range(LockKind::Unlocked, 0, 100));
+    }
+}
+
+/// Each request that waits is tried again among all ranges. The one behind them that could have its lock has no place for so long.
+#[test]
+fn a_search_among_many_ranges_ends() {
+    const RANGES: u64 = 8 << 10;
+    let scene = Scene::new();
+    for at in 0..RANGES {
+        scene.take(1, 0, shared(2 * at, 2 * at));
+    }
+    scene.take(1, 0, exclusive(2 * RANGES, 2 * RANGES));
+    let wanted = exclusive(3 * RANGES, 3 * RANGES);
+    for (waits, expected) in [(2, EAGAIN), (MAX_LOOKS as u64 / RANGES, 0)] {
+        scene.take(2, 0, wanted);
+        for name in 10..10 + waits {
+            assert_eq!(scene.set(name, 0, shared(0, 3 * RANGES), LockWait::OfOpenFile), EAGAIN);
+        }
+        assert_eq!(scene.set(3, 0, wanted, LockWait::OfOpenFile), EAGAIN);
+        scene.take(2, 0, range(LockKind::Unlocked, 3 * RANGES, 3 * RANGES));
+        scene.table.table().waits.iter_mut().for_each(|wait| wait.asked = Instant::now());
+        assert_eq!(scene.set(4, 0, wanted, LockWait::OfOpenFile), expected, "{waits} others");
+        scene.table.table().waits.clear();
+        scene.take(4, 0, range(LockKind::Unlocked, 0, u64::MAX));
+    }
 }
