@@ -243,7 +243,7 @@ fn node_started_alone_is_a_program_and_a_member() {
         common::finish(&mut session.motet(&["load", "--start", "--node", &id[..8], &m])).0 == 0
     });
     assert_eq!(session.module("m")["node"], id.trim());
-    assert_eq!(session.ok(&["down"]), "session default has ended: 2 programs, 1 groups\n");
+    assert_eq!(session.ok(&["down"]), "session default has ended: 2 programs, 1 group\n");
     assert!(node.wait().unwrap().success(), "it ends in order");
     assert!(refused(&mut session.motet(&["node"]), 3).contains("motet up"));
 }
