@@ -11,6 +11,13 @@ impl Node {
         self.lock()?.messages.table.add_context().map(Context).ok_or(Error::Full)
     }
 
+    /// Makes a context whose receives take whole messages only ([`Table::add_whole_message_context`]).
+    ///
+    /// [`Table::add_whole_message_context`]: motet_proto::message::matching::Table::add_whole_message_context
+    pub fn whole_message_context(&self) -> Result<Context, Error> {
+        self.lock()?.messages.table.add_whole_message_context().map(Context).ok_or(Error::Full)
+    }
+
     /// Removes a context. While channels or receives are in it, nothing is done and the error is [`Error::WouldBlock`].
     pub fn remove_context(&self, context: Context) -> Result<(), Error> {
         let mut node = self.lock()?;

@@ -180,6 +180,12 @@ impl<B: Copy> Table<B> {
         self.take(oldest)
     }
 
+    /// A message of several packets begins to arrive in a scope. Removes and returns the receive that gets it.
+    pub fn arrive_long(&mut self, scope: Scope, tag: u64) -> Option<Receive<B>> {
+        let oldest = self.oldest_for(scope, tag, false)?;
+        self.take(oldest)
+    }
+
     /// The receive that [`Table::arrive`] would return, if it receives from this scope alone. It stays posted. Unless it is
     /// cancelled, it gets the next message of the scope.
     #[inline]
@@ -213,9 +219,14 @@ impl<B: Copy> Table<B> {
     /// The receive that [`Table::arrive`] would return, for [`Table::take`].
     #[inline(always)]
     pub fn oldest(&self, scope: Scope, tag: u64) -> Option<Oldest> {
+        self.oldest_for(scope, tag, true)
+    }
+
+    #[inline(always)]
+    fn oldest_for(&self, scope: Scope, tag: u64, is_whole: bool) -> Option<Oldest> {
         let (scope, place) = (scope.0.index(), self.scopes.known(scope.0)?);
         let own = self.oldest_in(place, scope, tag);
-        let Some(parent) = place.parent else { return own.map(|(_, oldest)| oldest) };
+        let Some(parent) = self.context_for(place.parent, is_whole) else { return own.map(|(_, oldest)| oldest) };
         let any = self.scopes.get(parent).and_then(|place| self.oldest_in(place, parent, tag));
         match (own, any) {
             (Some((older, _)), Some((sequence, oldest))) if sequence < older => Some(oldest),

@@ -227,7 +227,7 @@ impl Link {
         match reception {
             _ if released => self.rendezvous_rx.discard(&mut self.rx_credit, record),
             Reception::Handler => owner.deliver(&envelope, Arrival::Long(message())),
-            Reception::Matched(scope) => match owner.matching().arrive(scope, tag) {
+            Reception::Matched(scope) => match owner.matching().arrive_long(scope, tag) {
                 Some(receive) => {
                     let (operation, capacity) = (owner.start_receive(receive), receive.capacity);
                     owner.matched(operation, &envelope);

@@ -92,6 +92,13 @@ impl Node {
         self.0.context()
     }
 
+    /// A new context whose receives take whole messages only: those that are sent in one packet ([`Node::inject`]). Longer ones go to receives of their
+    /// channels. So a peer that stops within a message keeps no receive that others need.
+    #[inline]
+    pub fn whole_message_context(&self) -> Result<Context, Error> {
+        self.0.whole_message_context()
+    }
+
     /// Frees a context. [`Error::WouldBlock`] while it has channels or receives.
     #[inline]
     pub fn remove_context(&self, context: Context) -> Result<(), Error> {

@@ -64,6 +64,8 @@ pub struct ScopeEntry<B> {
     pub(super) ordered: bool,
     /// Whether this is a context.
     pub(super) is_context: bool,
+    /// Whether receives of this context take whole messages only.
+    pub(super) whole_only: bool,
     /// The status for receives, once no message will arrive any more.
     pub(super) ended: Option<Status>,
 }
@@ -101,6 +103,14 @@ impl<B: Copy> Table<B> {
         Some(Context(number))
     }
 
+    /// Adds a context whose receives take whole messages only: a message of several packets, whose sender may stop within it, goes
+    /// to receives of its scope alone. So no sender can keep a receive that others need. `None` when there are too many.
+    pub fn add_whole_message_context(&mut self) -> Option<Context> {
+        let context = self.add_context()?;
+        self.scopes.get_by_id(context.0)?.whole_only = true;
+        Some(context)
+    }
+
     /// Whether a context exists.
     #[inline(always)]
     pub fn has_context(&self, Context(number): Context) -> bool {
@@ -132,6 +142,12 @@ impl<B: Copy> Table<B> {
         self.add(None, true).map(Scope)
     }
 
+    /// The context in which receives may take a message that arrives in a scope.
+    #[inline(always)]
+    pub(super) fn context_for(&self, parent: Option<u32>, is_whole: bool) -> Option<u32> {
+        parent.filter(|&parent| is_whole || self.scopes.get(parent).is_some_and(|context| !context.whole_only))
+    }
+
     fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<SlabId> {
         let (ring, posted, unexpected) = Default::default();
         let (hashed, children) = (0, 0);
@@ -145,6 +161,7 @@ impl<B: Copy> Table<B> {
             children,
             ordered,
             is_context: false,
+            whole_only: false,
             ended: None,
         })
     }

@@ -22,8 +22,8 @@ impl Prng {
 struct Oracle {
     /// Operation, selector, in the order of posting.
     waiting: Vec<(u64, Selector)>,
-    /// Name, scope, tag, in the order of arrival.
-    kept: Vec<(u64, Scope, u64)>,
+    /// Name, scope, tag, whether it is whole, in the order of arrival.
+    kept: Vec<(u64, Scope, u64, bool)>,
 }
 
 /// The selector in effect: an ordered scope ignores tags.
@@ -43,8 +43,9 @@ fn fits(selector: Selector, scope: Scope, context: Option<Context>, tag: u64) ->
     from && (selector.tag ^ tag) & !selector.ignore == 0
 }
 
-fn held(name: u64, tag: u64) -> UnexpectedMessage {
-    let (source, channel, headers, units, long, bytes) = (0, ChannelId(SlabId(1)), 0, 0, None, Box::default());
+fn held(name: u64, tag: u64, is_whole: bool) -> UnexpectedMessage {
+    let (source, channel, headers, units, bytes) = (0, ChannelId(SlabId(1)), 0, 0, Box::default());
+    let long = (!is_whole).then_some(SlabId(1));
     UnexpectedMessage { source, channel, headers, tag, length: name, units, long, bytes }
 }
 
@@ -52,7 +53,7 @@ fn compare(seed: u64) {
     let prng = &mut Prng(seed);
     let mut table = Table::new([seed, 77]);
     let mut oracle = Oracle::default();
-    let contexts = [table.add_context().unwrap(), table.add_context().unwrap()];
+    let contexts = [table.add_context().unwrap(), table.add_whole_message_context().unwrap()];
     let scopes: Vec<(Scope, Option<Context>)> = (0..6)
         .map(|n| [Some(contexts[0]), Some(contexts[1]), None][n % 3])
         .map(|context| (table.add_scope(context).unwrap(), context))
@@ -66,25 +67,32 @@ fn compare(seed: u64) {
         let from = if prng.below(3) == 0 { Source::Any(contexts[prng.below(2) as usize]) } else { Source::One(scope) };
         let ignore = [0, 0, 0, 1, 6, u64::MAX, 1 << prng.below(64)][prng.below(7) as usize];
         let selector = Selector { from, tag: prng.below(tags), ignore };
-        let context_of = |scope: Scope| scopes.iter().find(|known| known.0 == scope).and_then(|known| known.1);
+        let context_of = |scope: Scope, is_whole| {
+            let context = scopes.iter().find(|known| known.0 == scope).and_then(|known| known.1);
+            context.filter(|&context| is_whole || context != contexts[1])
+        };
         let asked = effective(selector, &ordered);
-        let first = oracle.kept.iter().position(|&(_, scope, tag)| fits(asked, scope, context_of(scope), tag));
+        let first = oracle
+            .kept
+            .iter()
+            .position(|&(_, scope, tag, is_whole)| fits(asked, scope, context_of(scope, is_whole), tag));
         match prng.below(12) {
             0..=4 => {
-                let tag = prng.below(tags);
-                let context = context_of(scope);
+                let (tag, is_whole) = (prng.below(tags), prng.below(3) > 0);
+                let context = context_of(scope, is_whole);
                 let first = oracle.waiting.iter().position(|waiting| fits(waiting.1, scope, context, tag));
                 let expected = first.map(|at| oracle.waiting.remove(at).0);
-                let first = table.oldest(scope, tag).filter(|_| prng.below(2) == 0);
+                let first = table.oldest(scope, tag).filter(|_| is_whole && prng.below(2) == 0);
                 let got = match first {
                     Some(node) => table.take(node),
-                    None => table.arrive(scope, tag),
+                    None if is_whole => table.arrive(scope, tag),
+                    None => table.arrive_long(scope, tag),
                 };
                 let got = got.map(|receive| receive.operation);
                 assert_eq!(got, expected);
                 if got.is_none() {
-                    oracle.kept.push((name, scope, tag));
-                    kept_numbers.insert(name, table.add_unexpected(scope, held(name, tag)).unwrap());
+                    oracle.kept.push((name, scope, tag, is_whole));
+                    kept_numbers.insert(name, table.add_unexpected(scope, held(name, tag, is_whole)).unwrap());
                 }
             }
             5..=8 => {

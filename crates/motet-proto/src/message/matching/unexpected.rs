@@ -49,7 +49,7 @@ impl UnexpectedMessage {
 #[derive(Debug)]
 pub struct UnexpectedRecord {
     pub(super) message: UnexpectedMessage,
-    /// The scope and its context.
+    /// The scope, and its context if receives of that may take the message.
     pub(super) scopes: [u32; 2],
     /// Whether the message is hashed in the scope, and in the context.
     hashed: [bool; 2],
@@ -93,7 +93,8 @@ impl<B: Copy> Table<B> {
         let (true, Some(place)) = (self.can_add_unexpected(scope), self.scopes.known(scope.0)) else {
             return Err(message);
         };
-        let (tag, scopes) = (message.tag, [scope.0.index(), place.parent.unwrap_or(u32::MAX)]);
+        let context = self.context_for(place.parent, message.is_whole());
+        let (tag, scopes) = (message.tag, [scope.0.index(), context.unwrap_or(u32::MAX)]);
         let hashed = scopes.map(|scope| self.scopes.get(scope).is_some_and(|place| place.hashes_unexpected()));
         let Some(number) = self.unexpected.insert(UnexpectedRecord { message, scopes, hashed }) else {
             unreachable!("fewer than the most")
