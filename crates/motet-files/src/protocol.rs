@@ -20,8 +20,8 @@ pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
 pub const SLOTS: u16 = 64;
 /// Longest data of one request or answer, bytes.
 pub const MAX_DATA_BYTES: usize = 1 << 20;
-/// Longest data that are part of the request message, bytes.
-pub const MAX_INLINE_BYTES: usize = 32 << 10;
+/// Longest data that are part of the request message, bytes, if it has room for them.
+const MAX_INLINE_BYTES: usize = 32 << 10;
 /// Longest path, bytes. Programs of a client name files from their working directories on, so it is longer than PATH_MAX.
 pub const MAX_PATH_BYTES: usize = 16 << 10;
 /// Exports over which the content of a file may be striped, its own included.
@@ -30,8 +30,14 @@ pub const MAX_STRIPES: usize = 16;
 pub const MAX_LAYOUT_BYTES: usize = 4096;
 /// Longest value, list of extended attributes or target of a symbolic link, bytes.
 pub const MAX_XATTR_BYTES: usize = 64 << 10;
-/// Longest request message, bytes: two paths, the fields, groups of up to 5 bytes each, data.
-pub const MAX_REQUEST_BYTES: usize = MAX_INLINE_BYTES + 2 * MAX_PATH_BYTES + 256 + 5 * MAX_GROUPS;
+/// Longest request message, bytes. It goes in one packet of the engine on every path: a server receives no other requests.
+pub const MAX_REQUEST_BYTES: usize = 60 << 10;
+const _: () = assert!(2 * MAX_PATH_BYTES + 256 + 5 * MAX_GROUPS <= MAX_REQUEST_BYTES, "two paths, the fields, groups");
+
+/// The data that are part of a request message behind these bytes; others follow it.
+pub fn inline_data<'a>(message: &[u8], data: &'a [u8]) -> &'a [u8] {
+    if data.len() <= MAX_INLINE_BYTES.min(MAX_REQUEST_BYTES.saturating_sub(message.len())) { data } else { &[] }
+}
 
 /// The kind of a message, the upper bits of its tag. The lower bits are the slot.
 const KIND_SHIFT: u32 = 60;

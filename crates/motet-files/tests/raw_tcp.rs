@@ -7,7 +7,7 @@ use motet_files::client::{Client, Source};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     LockKind, LockRange, LockWait, MAX_DATA_BYTES, OpenFlags, Operation, Reply, Resumed, SLOTS, SessionKey, Target,
-    VERSION, data_tag, request_tag,
+    VERSION, acknowledgement_tag, data_tag, request_tag,
 };
 use motet_files::server::{Options, Server};
 use motet_proto::message::packet::{Head, Hello, Kind};
@@ -389,6 +389,23 @@ fn announced_data_that_do_not_come_delay_no_other_client() {
     silent.request(1, 1, 1 << 20, write.clone());
     assert!(silent.is_ended());
     scene.is_free();
+}
+
+/// A request is taken by any of the receives that the server has for those of all clients.
+#[test]
+fn requests_that_do_not_come_whole_delay_no_other_client() {
+    let scene = Scene::new();
+    scene.serves_beside(|| {
+        [request_tag, |_| acknowledgement_tag()].map(|tag| {
+            let (mut announces, _) = Wire::attached(&scene.address());
+            let (mut stops, _) = Wire::attached(&scene.address());
+            for number in 1..200 {
+                announces.announce(tag(number % SLOTS), 8, u32::from(number));
+                stops.begin(tag(number % SLOTS), 8, u32::from(number), &[1; 4]);
+            }
+            (announces, stops)
+        })
+    });
 }
 
 #[test]

@@ -18,11 +18,10 @@ use super::totals::{Counters, Totals};
 use super::waits::{Waits, caller};
 use crate::identity::Identity;
 use crate::protocol::{
-    Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SessionKey, answer_tag, append, data_tag, parse_answer,
-    request_tag,
+    Answer, Operation, Reply, Request, SessionKey, answer_tag, append, data_tag, inline_data, parse_answer, request_tag,
 };
 use crate::{Result, engine_error};
-use motet::node::{Channel, Error, Mode, Node, Outgoing, RecvFrom, Serve};
+use motet::node::{Channel, Error, Mode, Node, Outgoing, RecvFrom, Serve, deadline_in};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,6 +32,10 @@ use std::time::{Duration, Instant};
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+fn deadline_after(limit: Duration) -> u64 {
+    deadline_in(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+}
 
 /// The connection of a client to a server.
 #[derive(Debug)]
@@ -324,23 +327,20 @@ impl Connection {
             &mut slot.message,
         );
         self.counters.sent(operation, data.len());
-        let inline = if data.len() <= MAX_INLINE_BYTES { data } else { &[] };
+        let inline = inline_data(&slot.message, data);
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
         let request = message(request_tag(number));
         let parts: &[&[u8]] = if inline.is_empty() { &[&slot.message] } else { &[&slot.message, inline] };
-        match self.node.try_inject(&request, parts) {
-            Ok(()) => slot.doubt(),
-            Err(Error::WouldBlock | Error::TooLong) => {
-                let sent = self.node.send_with(&request, parts, limit);
-                slot.doubt();
-                sent.map_err(Failure::of)?;
-            }
-            // A message that fits a packet is sent or not.
-            Err(error) => {
-                slot.not_sent();
-                return Err(Failure::unsent(error));
-            }
+        let sent = match self.node.try_inject(&request, parts) {
+            Err(Error::WouldBlock) => self.node.inject(&request, parts, limit.map(deadline_after)),
+            sent => sent,
+        };
+        // One packet is sent or not.
+        if let Err(error) = sent {
+            slot.not_sent();
+            return Err(Failure::unsent(error));
         }
+        slot.doubt();
         if inline.len() < data.len() {
             self.node.send_with(&message(data_tag(number)), &[data], limit).map_err(Failure::of)?;
         }

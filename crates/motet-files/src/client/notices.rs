@@ -12,7 +12,7 @@ use crate::protocol::{
     append, notice_tag, parse_answer, parse_notice, request_tag,
 };
 use crate::{Result, engine_error};
-use motet::node::{Channel, Node, RecvFrom, Serve};
+use motet::node::{Channel, Mode, Node, Outgoing, RecvFrom, Serve, deadline_in};
 use rustix::io::Errno;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -132,7 +132,7 @@ impl Shared {
         let mut message = Vec::new();
         let operation = Operation::Subscribe { session };
         append(&Request { slot: 0, sequence: 0, data: 0, identity: None, operation }, &mut message);
-        node.send(channel, request_tag(0), &message, Some(LIMIT)).map_err(engine_error)?;
+        send(&node, channel, request_tag(0), &message)?;
         let mut headers = Vec::new();
         let from = RecvFrom::Channel(channel);
         node.receive_with(from, answer_tag(0), 0, &mut headers, &mut [], Some(LIMIT)).map_err(engine_error)?;
@@ -161,5 +161,11 @@ fn receive(node: &Node, channel: Channel, told: &mut impl FnMut(Notice<'_>)) -> 
     });
     let mut message = Vec::new();
     append(&number, &mut message);
-    node.send(channel, acknowledgement_tag(), &message, Some(LIMIT)).map_err(engine_error)
+    send(node, channel, acknowledgement_tag(), &message)
+}
+
+/// Sends a message in one packet: a server receives no other.
+fn send(node: &Node, channel: Channel, tag: u64, message: &[u8]) -> Result<()> {
+    let outgoing = Outgoing { channel, tag, headers: &[], mode: Mode::Inject };
+    node.inject(&outgoing, &[message], Some(deadline_in(LIMIT.as_nanos() as u64))).map_err(engine_error)
 }

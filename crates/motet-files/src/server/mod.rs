@@ -240,7 +240,7 @@ impl Part {
             tree.ignore_o_direct();
         }
         let ring_reads = RingReads::new(options.storage)?;
-        let context = node.context().map_err(failed)?;
+        let context = node.whole_message_context().map_err(failed)?;
         let cq = node.add_cq().map_err(failed)?;
         node.serve(SERVICE, Serve::Tagged(context)).map_err(failed)?;
         let sessions = Sessions::default();

@@ -1,5 +1,8 @@
 //! The receives that a server has posted for what its clients send unasked: requests and acknowledgements.
 //!
+//! Any client can take any of them, so they are for whole messages: a request that is announced, or begins to arrive, and does not come waits at the engine
+//! within the bounds of its own link, without a receive.
+//!
 //! One that cannot be posted, because the engine has no operation left, is *owed*: the thread that has the turn tries it again. No thread ends for it.
 
 use super::{ACKNOWLEDGEMENTS, ACKNOWLEDGEMENTS_POSTED, MAX_ACKNOWLEDGEMENT_BYTES, POSTED, REQUESTS, Shared};

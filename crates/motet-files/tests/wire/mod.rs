@@ -151,9 +151,21 @@ impl Wire {
 
     /// Announces data of the request in a slot: `length` bytes, under a number of this side.
     pub fn announce_data(&mut self, slot: u16, length: u64, number: u32) {
-        let long = LongHeader { tag: data_tag(slot), length, number: SlabId(CHANNEL | number) };
+        self.announce(data_tag(slot), length, number);
+    }
+
+    /// Announces a message: `length` bytes, under a number of this side.
+    pub fn announce(&mut self, tag: u64, length: u64, number: u32) {
+        let long = LongHeader { tag, length, number: SlabId(CHANNEL | number) };
         let packet = long.write_at(self.head(), RemoteAddress::default());
         self.packet(Kind::Rts, &packet);
+    }
+
+    /// Begins a message of `length` bytes with the first ones.
+    pub fn begin(&mut self, tag: u64, length: u64, number: u32, first: &[u8]) {
+        let long = LongHeader { tag, length, number: SlabId(CHANNEL | number) };
+        let packet = [&long.write(self.head())[..], first].concat();
+        self.packet(Kind::First, &packet);
     }
 
     /// Sends a part of the data that were announced under a number.

@@ -4,7 +4,7 @@ use super::{Attempt, Connection};
 use crate::client::failure::Failure;
 use crate::client::slots::Slot;
 use crate::protocol::{
-    Answer, MAX_INLINE_BYTES, Operation, Reply, Request, answer_tag, append, data_tag, parse_answer, request_tag,
+    Answer, Operation, Reply, Request, answer_tag, append, data_tag, inline_data, parse_answer, request_tag,
 };
 use crate::{Result, engine_error};
 use motet::node::{
@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 /// How often a request is sent on channels that are lost at once.
 const ATTEMPTS: u64 = 3;
 /// The operations of a request. The lowest bits of their user data say which, the next ones the attempt to send it, the others the request.
-const KIND_BITS: u32 = 2;
+const KIND_BITS: u32 = 1;
 const ATTEMPT_BITS: u32 = 2;
-const REQUEST: u64 = 0;
-const DATA: u64 = 1;
-const ANSWER: u64 = 2;
+const DATA: u64 = 0;
+const ANSWER: u64 = 1;
 
 fn user_data(key: u64, attempt: u64, kind: u64) -> u64 {
     key << (ATTEMPT_BITS + KIND_BITS) | attempt << KIND_BITS | kind
@@ -223,32 +222,16 @@ impl Connection {
             &Request { slot: number, sequence, data: length, identity: None, operation: operation.clone() },
             &mut slot.message,
         );
-        let inline = if data.len() <= MAX_INLINE_BYTES { data } else { &[] };
+        let inline = inline_data(&slot.message, data);
         let is_long = inline.len() < data.len();
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
-        let mut under_way = 0;
-        match self.node.try_inject(&message(request_tag(number)), &[&slot.message, inline]) {
-            Ok(()) => {}
-            Err(Error::TooLong | Error::WouldBlock) => {
-                let whole = OperationMemory::Owned([&slot.message, inline].concat());
-                match self.node.start_send(&message(request_tag(number)), whole, Vec::new(), options(REQUEST)) {
-                    Ok(started) => under_way += u32::from(started.is_some()),
-                    Err((Error::WouldBlock, ..)) => {
-                        // For the next attempt of the caller.
-                        let _ = self.node.progress();
-                        slot.not_sent();
-                        return Err((Failure::Final(Errno::AGAIN.into()), body));
-                    }
-                    Err((error, ..)) => {
-                        slot.not_sent();
-                        return Err((Failure::unsent(error), body));
-                    }
-                }
+        if let Err(error) = self.node.try_inject(&message(request_tag(number)), &[&slot.message, inline]) {
+            slot.not_sent();
+            if error == Error::WouldBlock {
+                let _ = self.node.progress(); // for the next attempt of the caller
+                return Err((Failure::Final(Errno::AGAIN.into()), body));
             }
-            Err(error) => {
-                slot.not_sent();
-                return Err((Failure::unsent(error), body));
-            }
+            return Err((Failure::unsent(error), body));
         }
         slot.doubt();
         let (body, into) = match body {
@@ -263,7 +246,7 @@ impl Connection {
         if let Err(error) = self.node.post(from, answer_tag(number), 0, into, options(ANSWER)) {
             return Err((Failure::of(error), body));
         }
-        under_way += 1;
+        let mut under_way = 1;
         let body = match body {
             Body::Data(data) if is_long => {
                 let kept =
