@@ -14,7 +14,7 @@ impl Shared {
     pub(super) fn expire(&self) {
         let ends = |session: &Session| {
             if session.files().lock_owners() > 0 {
-                self.lost_locks.note(session.key());
+                self.lost_locks.note(session.key(), session.member().map(|member| member.user));
             }
             session.end_files()
         };
