@@ -47,14 +47,12 @@ impl Engine {
         }
         let hot = {
             let mut inner = set.inner.lock();
-            let hot = inner.members.get(&handle).is_some_and(|m| m.hot);
+            let known = inner.members.get(&handle).copied();
+            let hot = known.is_some_and(|m| m.hot);
             set.nesting.note_registration();
             // Programs that change whether they want to write around each request: nothing changes for the set.
-            let same = |m: &Member| (m.cookie, m.interest) == (cookie, interest);
-            if interest == Interest::Level
-                && inner.members.get(&handle).is_some_and(same)
-                && !self.has_ring_bytes(handle)
-            {
+            let same = |m: Member| (m.cookie, m.interest) == (cookie, interest);
+            if interest == Interest::Level && known.is_some_and(same) && !self.has_ring_bytes(handle) {
                 return true;
             }
             if inner.members.insert(handle, Member { cookie, interest, reported_position: 0, hot }).is_none() {

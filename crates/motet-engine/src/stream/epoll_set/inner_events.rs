@@ -44,7 +44,11 @@ impl EpollSet {
     }
 
     /// This set and its outer ones, those in which threads sleep.
+    #[inline]
     pub(in crate::stream) fn sleepers(self: &Arc<Self>) -> Vec<Arc<EpollSet>> {
+        if self.nesting.outer_count.load(Relaxed) == 0 && self.asleep.load(Relaxed) == 0 {
+            return Vec::new();
+        }
         let mut found: Vec<_> = self.wanted_in().iter().flat_map(Self::sleepers).collect();
         if self.asleep.load(Relaxed) > 0 {
             found.push(self.clone());

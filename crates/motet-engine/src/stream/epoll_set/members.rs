@@ -3,6 +3,7 @@
 use super::interest::Interest;
 use super::nesting::Nesting;
 use crate::Handle;
+use foldhash::fast::RandomState;
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::thread;
 use smallvec::SmallVec;
@@ -29,7 +30,8 @@ pub struct EpollSet {
 
 #[derive(Default)]
 pub(in crate::stream) struct Inner {
-    pub(in crate::stream) members: HashMap<Handle, Member>,
+    /// Handles are this process's own numbers, so a quick hash is safe: some programs add and delete a descriptor around each request.
+    pub(in crate::stream) members: HashMap<Handle, Member, RandomState>,
     /// Streams that waits poll.
     pub(in crate::stream) hot: Vec<Hot>,
     /// Threads asleep in this set.
