@@ -82,6 +82,17 @@ impl Bench {
         })
     }
 
+    /// How long a load of a server lasts, ms. What the beginning of its connections costs is little of that.
+    pub fn load_ms(&self) -> u64 {
+        if self.quick { 500 } else { 2000 }
+    }
+
+    /// How many requests make such a load, from the number for one client in a full run. One client pays for one connection only, so it makes a quarter.
+    pub fn load(&self, clients: usize, requests: u32) -> u32 {
+        let quarters = if self.quick { 1 } else { 4 } * if clients == 1 { 1 } else { 4 };
+        requests * quarters / 4
+    }
+
     /// This executable as a worker.
     pub fn worker(&self, words: &[&str]) -> Program {
         let mut all = self.own.clone();

@@ -22,17 +22,19 @@ pub fn redis(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         .both(|mode, port| sandbox.server(mode, &servers::redis(port), Ready::Says("Ready to accept connections")))?;
     let mut lines = Vec::new();
     for (clients, pipeline, requests, target) in [
-        ("1", "1", 24_000, Target::Times(1.5)),
-        ("50", "1", 60_000, Target::NeverSlower),
-        ("1", "16", 150_000, Target::NeverSlower),
-        ("50", "16", 400_000, Target::NeverSlower),
+        (1, "1", 24_000, Target::Times(1.5)),
+        (50, "1", 40_000, Target::NeverSlower),
+        (1, "16", 150_000, Target::NeverSlower),
+        (50, "16", 300_000, Target::NeverSlower),
     ] {
-        let requests = (if bench.quick { requests / 4 } else { requests }).to_string();
+        let (requests, count) = (bench.load(clients, requests).to_string(), clients.to_string());
         let depth = if pipeline == "1" { "" } else { ", 16 requests at once" };
         let what = format!("Redis GET, c={clients}{depth}");
-        lines.extend(Plan::new("redis", what, Unit::PerSecond, target).measure(&sandbox, |setup| {
-            gets(&sandbox, &both, setup, &["-c", clients, "-P", pipeline, "-n", &requests])
-        }));
+        lines.extend(
+            Plan::new("redis", what, Unit::PerSecond, target).measure(&sandbox, |setup| {
+                gets(&sandbox, &both, setup, &["-c", &count, "-P", pipeline, "-n", &requests])
+            }),
+        );
     }
     lines[0].bar = Some(Bar::round_trip(ProgramKind::Redis));
     lines.extend(latency(&sandbox, &both)?);

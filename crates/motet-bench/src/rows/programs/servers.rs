@@ -53,7 +53,7 @@ pub(super) fn wrk_report(
 ) -> Result<String> {
     let url = format!("http://127.0.0.1:{port}/{page}");
     // wrk counts whole seconds. When it is interrupted it reports what it has done so far.
-    let seconds = format!("{:.2}", sandbox.bench.ms as f64 * 4e-3);
+    let seconds = format!("{:.2}", sandbox.bench.load_ms() as f64 * 1e-3);
     let limited = ["timeout", "--preserve-status", "-s", "INT", &seconds];
     sandbox.client(setup, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())
 }
@@ -80,12 +80,12 @@ pub fn postgresql(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         Ok(server)
     })?;
     let mut lines = Vec::new();
-    for (clients, transactions, target) in [("1", 6000, ONE_CLIENT_TARGET), ("8", 1500, MANY_CLIENTS_TARGET)] {
-        let transactions = (if bench.quick { transactions / 4 } else { transactions }).to_string();
+    for (clients, transactions, target) in [(1, 6000, ONE_CLIENT_TARGET), (8, 1500, MANY_CLIENTS_TARGET)] {
+        let (transactions, count) = (bench.load(clients, transactions).to_string(), clients.to_string());
         let plan = Plan::new("postgresql", format!("{what}, c={clients}"), Unit::PerSecond, target);
         lines.extend(plan.measure(&sandbox, |setup| {
             let at = [&pgbench, "-h", "127.0.0.1", "-p", both.port(setup.mode), "-U", "tester"];
-            let how = ["-S", "-n", "-M", "prepared", "-c", clients, "-t", &transactions, "postgres"];
+            let how = ["-S", "-n", "-M", "prepared", "-c", &count, "-t", &transactions, "postgres"];
             number_after(&sandbox.client(setup, &[&at[..], &how].concat())?, "tps =")
         }));
     }
@@ -105,8 +105,8 @@ pub fn mariadb(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         sandbox.server(mode, &servers::mariadb(&data, port), Ready::Says("ready for connections"))
     })?;
     let mut lines = Vec::new();
-    for (clients, queries, target) in [("1", 8000, ONE_CLIENT_TARGET), ("8", 8000, MANY_CLIENTS_TARGET)] {
-        let queries = if bench.quick { queries / 4 } else { queries };
+    for (clients, queries, target) in [(1, 8000, ONE_CLIENT_TARGET), (8, 8000, MANY_CLIENTS_TARGET)] {
+        let queries = bench.load(clients, queries);
         let plan = Plan::new("mariadb", format!("{what}, c={clients}"), Unit::PerSecond, target);
         lines.extend(plan.measure(&sandbox, |setup| {
             let at = ["mysqlslap", "--no-defaults", "-h", "127.0.0.1", "-P", both.port(setup.mode), "-u", "root"];
@@ -132,8 +132,8 @@ pub fn memcached(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let sandbox = sandbox(bench)?;
     let both = sandbox.both(|mode, port| sandbox.server(mode, &servers::memcached(port), Ready::Listens(port)))?;
     let mut lines = Vec::new();
-    for (clients, keys, target) in [(1, 10_000, ONE_CLIENT_TARGET), (32, 400, MANY_CLIENTS_TARGET)] {
-        let keys = if bench.quick { keys / 4 } else { keys };
+    for (clients, keys, target) in [(1, 10_000, ONE_CLIENT_TARGET), (32, 1000, MANY_CLIENTS_TARGET)] {
+        let keys = bench.load(clients, keys);
         let plan = Plan::new("memcached", format!("memcached GET, c={clients}"), Unit::PerSecond, target);
         lines.extend(plan.measure(&sandbox, |setup| {
             let server = format!("--servers=127.0.0.1:{}", both.port(setup.mode));
