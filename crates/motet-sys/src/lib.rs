@@ -26,11 +26,8 @@ pub mod signal_handlers;
 pub mod sock_diag;
 pub mod sock_list;
 pub mod socket;
-#[cfg(feature = "test-mappings")]
-pub mod test_mappings;
 pub mod thread;
 pub mod user_memory;
-pub mod userfaultfd;
 
 pub use rustix;
 

@@ -26,7 +26,6 @@ pub fn checks() -> Vec<Check> {
         clock(),
         profile(),
         io_uring(),
-        userfaultfd(),
         xdp(),
         rdma(),
         library("libfabric", "libfabric.so.1", "MPI and fabrics through libfabric"),
@@ -214,16 +213,6 @@ fn io_uring() -> Check {
             e.to_string(),
             "programs cannot use it; Motet does not need it",
         ),
-    }
-}
-
-fn userfaultfd() -> Check {
-    let permitted =
-        text("/proc/sys/vm/unprivileged_userfaultfd").as_deref() == Some("1") || motet_sys::thread::euid() == 0;
-    if permitted || fs::File::open("/dev/userfaultfd").is_ok() {
-        Check::new("userfaultfd", CheckVerdict::Ok, "permitted", "memory registrations are kept until their pages go")
-    } else {
-        Check::new("userfaultfd", CheckVerdict::Limited, "for root only", "memory is registered for each message")
     }
 }
 
