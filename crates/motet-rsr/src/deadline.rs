@@ -1,6 +1,5 @@
 //! The time limit of one call, over all of its steps.
 
-use motet::node::deadline_in;
 use std::time::{Duration, Instant};
 
 /// When a call ends. `None`: it has no limit.
@@ -17,11 +16,6 @@ impl Deadline {
     #[inline]
     pub fn left(self) -> Option<Duration> {
         self.0.map(|until| until.saturating_duration_since(Instant::now()))
-    }
-
-    /// When it passes, in nanoseconds of CLOCK_MONOTONIC, as the engine's calls take it.
-    pub fn node_time(self) -> Option<u64> {
-        self.left().map(|left| deadline_in(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// What is left, at most `most`.

@@ -6,7 +6,6 @@
 
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::wire::DATA_TAG;
 use motet::node::{
     Channel, CompletionOptions, Error as NodeError, LinkId, Mode, Node, OperationId, OperationMemory, Outgoing, Status,
 };
@@ -90,8 +89,7 @@ impl Sending {
                 }
             }
             let Some((tag, bytes)) = self.reply.messages.pop_front() else { return false };
-            let mode = if tag & DATA_TAG == 0 { Mode::Inject } else { Mode::Automatic };
-            let message = Outgoing { channel: self.channel, tag, headers: &[], mode };
+            let message = Outgoing { channel: self.channel, tag, headers: &[], mode: Mode::Automatic };
             if is_late {
                 // A caller that has got the head waits for data that do not come: a message of another length says so.
                 let _ = node.try_inject(&message, &[]);

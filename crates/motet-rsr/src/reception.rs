@@ -1,11 +1,11 @@
 //! Reception: first packets, the data that come apart, and what is done with both.
 //!
-//! Everything here is the word of a peer. A first packet is received into a buffer of fixed length, once it is here whole; one that a peer begins and does not
-//! end stays at the engine, within the bounds of its link. Data that come apart are received only for a handler
+//! Everything here is the word of a peer. A first packet is received into a buffer of fixed length. Data that come apart are received only for a handler
 //! that is there, into memory for which there is leave; until then they stay in the sender's memory. Requests behind them wait in line, so that all of a
 //! channel are handled in order. While a link has as many requests in lines as it may, nothing more is received from it, and its sender waits; others are
 //! served. A peer that announces more data than it may, or whose data hold memory that others wait for and do not arrive, is disconnected. Nothing that a peer
-//! does ends reception, and neither does a node without operations: it ends with the node.
+//! does ends reception, and neither does a node without operations: it ends with the node. A peer that stops within a first packet holds up a program that
+//! polls, because the engine's blocking receive waits for the rest; where threads receive, they go on.
 
 mod apart;
 mod paused;
@@ -37,10 +37,14 @@ const AHEAD: usize = 8;
 const MEMORY_POLL_NS: u64 = 1_000_000;
 /// How often a wait looks at lines of a channel that are full, and at operations beside first packets, ns.
 const LOOK_NS: u64 = 20_000_000;
-/// What a completion is of: the first packet of one of [`AHEAD`] receives, a late reply, or data that no handler gets. Larger numbers: the data of a request.
+/// After such a time without completions a thread looks whether its receives of first packets are all held up, ns.
+const STOPPED_LOOK_NS: u64 = 100_000_000;
+/// What a completion is of: the first packet of one of [`AHEAD`] receives, a late reply, data that no handler gets, or a first packet that was held. Larger
+/// numbers: the data of a request.
 const LATE: u64 = AHEAD as u64;
 const UNWANTED: u64 = LATE + 1;
-const FIRST_REQUEST: u64 = LATE + 2;
+const HELD: u64 = LATE + 2;
+const FIRST_REQUEST: u64 = LATE + 3;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -229,7 +233,8 @@ impl Receiver {
     pub fn run(&self) {
         let is_over = || self.shared.ended.load(Ordering::Relaxed);
         while !is_over() {
-            if self.step(None).is_err() {
+            let look = (!self.is_of_a_channel()).then(|| deadline_in(STOPPED_LOOK_NS));
+            if self.step(look).and_then(|came| if came { Ok(()) } else { self.look_at_receives() }).is_err() {
                 break;
             }
         }
@@ -268,6 +273,7 @@ impl Receiver {
                 self.drop_late(&completion);
             }
             UNWANTED => self.unwanted_ended(completion.operation),
+            HELD => self.held_arrived(completion),
             number => self.data(number, completion),
         }
         Ok(())
@@ -298,7 +304,7 @@ impl Receiver {
                     memory = first_buffer();
                 }
             }
-            (Status::Truncated, _) => count(&self.shared.sender.counters.malformed),
+            (Status::Truncated, channel) => self.too_long(channel),
             _ if self.shared.ended.load(Ordering::Relaxed) => return Err(Error::PeerGone),
             _ if matches!(self.source, Source::Posted(RecvFrom::Channel(_))) => return Err(Error::PeerGone),
             _ => {} // one of many peers

@@ -39,8 +39,7 @@ thread_local! {
 /// What sends need.
 pub struct Sender {
     pub node: Arc<Node>,
-    /// Where first packets of requests and replies are received, by receives that any peer can take. So it takes whole messages only: a peer that stops
-    /// within a first packet, which has to be sent in one packet of the engine, keeps no receive.
+    /// Where all requests, data and replies are received.
     pub context: Context,
     pub options: Options,
     pub routes: Routes,
@@ -64,7 +63,7 @@ pub struct Sender {
 impl Sender {
     pub fn new(node: Arc<Node>, options: Options) -> Result<Self, Error> {
         let own = RwLock::new(Arc::new(NodeAddress { id: node.id()?, address: node.address()?.into() }));
-        let context = node.whole_message_context()?;
+        let context = node.context()?;
         static LAST: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
             node,
@@ -256,7 +255,7 @@ impl Sender {
         deadline: Deadline,
     ) -> Result<(), (Error, bool)> {
         let channel = route.channel;
-        let first = Outgoing { channel, tag: endpoint, headers: &[], mode: Mode::Inject };
+        let first = Outgoing { channel, tag: endpoint, headers: &[], mode: Mode::Automatic };
         if buffer.len() > self.options.one_packet {
             return self.send_in_two(route, first, head, buffer, deadline);
         }
@@ -269,16 +268,12 @@ impl Sender {
             &mut small
         };
         let bytes = head.write(memory);
-        buffer.with_pieces(bytes, |pieces| self.inject(&first, pieces, deadline)).map_err(|error| (error.into(), true))
-    }
-
-    /// Sends a first packet.
-    #[inline]
-    fn inject(&self, first: &Outgoing<'_>, pieces: &[&[u8]], deadline: Deadline) -> Result<(), NodeError> {
-        match self.node.try_inject(first, pieces) {
-            Err(NodeError::WouldBlock) => self.node.inject(first, pieces, deadline.node_time()),
-            sent => sent,
-        }
+        let sent = if buffer.is_empty() {
+            self.node.send(channel, endpoint, bytes, deadline.left())
+        } else {
+            buffer.with_pieces(bytes, |pieces| self.node.send_with(&first, pieces, deadline.left()))
+        };
+        sent.map_err(|error| (error.into(), true))
     }
 
     /// Sends the head, and then the data by themselves, from where they are.
@@ -295,8 +290,8 @@ impl Sender {
         let mut memory = [0; MAX_HEAD];
         let _turn = route.two_packets.take(deadline).ok_or((Error::TimedOut, true))?;
         let bytes = head.write(&mut memory);
-        self.inject(&first, &[bytes], deadline).map_err(|error| (error.into(), true))?;
-        let data = Outgoing { tag, mode: Mode::Automatic, ..first };
+        self.node.send_with(&first, &[bytes], deadline.left()).map_err(|error| (error.into(), true))?;
+        let data = Outgoing { tag, ..first };
         let sent = buffer.with_pieces(&[], |pieces| self.node.send_with(&data, pieces, deadline.left()));
         if sent == Err(NodeError::TimedOut) {
             // The receiver waits for data that do not come: a message of another length says so.

@@ -366,7 +366,7 @@ fn a_server_that_stands_still_disconnects_no_peer() {
 #[test]
 fn a_peer_that_stops_within_first_packets_stops_no_other() {
     let cases = ["shm", "tcp"].into_iter().flat_map(|driver| {
-        WITH_CALLER.into_iter().flat_map(move |reception| [(driver, reception, 8), (driver, reception, 16)])
+        [(driver, ALL[0], 8), (driver, ALL[0], 16), (driver, ALL[1], 16)] // a poll waits for the rest of a packet
     });
     for (driver, reception, packets) in cases {
         let (server, friend) = (Server::for_hosts(with(reception)), attach(Options::default()));
