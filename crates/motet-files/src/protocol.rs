@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// The service of the engine under which a server accepts channels.
 pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
 /// Slots of a session: requests that a client may have outstanding.

@@ -2,7 +2,7 @@
 
 use motet_files::client::{Client, Source};
 use motet_files::identity::Identity;
-use motet_files::protocol::{Change, OpenFlags};
+use motet_files::protocol::{Change, OpenFlags, RenameFlags};
 use motet_files::server::{Options, Server, Striping};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -222,10 +222,7 @@ fn no_client_leaves_the_export_while_links_are_swapped() {
             }
             scene.client.attributes(path.as_bytes()).expect_err(way);
             scene.client.unlink(path.as_bytes(), false).expect_err(way);
-            scene
-                .client
-                .rename(b"inside/file", path.as_bytes(), motet_files::protocol::RenameFlags::empty())
-                .expect_err(way);
+            scene.client.rename(b"inside/file", path.as_bytes(), RenameFlags::empty()).expect_err(way);
             scene.client.hard_link(path.as_bytes(), b"stolen").expect_err(way);
         }
         // A name that is a directory inside at one moment, and a link that leads out at the next.
@@ -281,11 +278,19 @@ fn paths_are_longer_than_a_system_call_takes() {
         file.write_at(b"text", 0).expect("a write");
         let found = scene.client.attributes(name.as_bytes()).expect("attributes");
         assert_eq!((found.inode, found.size), (made.inode, 4));
-        scene.client.rename(name.as_bytes(), b"short", motet_files::protocol::RenameFlags::empty()).expect("renamed");
+        scene.client.rename(name.as_bytes(), b"short", RenameFlags::empty()).expect("renamed");
         assert_eq!(fs::read(scene.path("short")).expect("the file"), b"text");
         let too_long = "a/".repeat(10_000);
         assert_eq!(errno(scene.client.attributes(too_long.as_bytes())), 36, "ENAMETOOLONG");
         // A component that no directory has.
         assert_eq!(errno(scene.client.attributes("x".repeat(5000).as_bytes())), 36, "ENAMETOOLONG");
+        // Nor does the client send a request for ever that no packet takes.
+        for length in [20_000, 31_000, 61_300, 61_600, 65_600, 100_000] {
+            let path = "x/".repeat(length / 2);
+            assert_eq!(errno(scene.client.attributes(path.as_bytes())), 36, "{length} bytes");
+            let renamed = scene.client.rename(path.as_bytes(), path.as_bytes(), RenameFlags::empty());
+            assert_eq!(errno(renamed), 36, "twice {length} bytes");
+        }
+        scene.client.attributes(b"").expect("the connection is as before");
     }
 }

@@ -22,6 +22,7 @@ impl Failure {
         match error {
             Error::NoNode(_) => Self::Final(Errno::SHUTDOWN.into()),
             Error::Truncated => Self::Broken,
+            Error::TooLong => Self::Final(Errno::TOOBIG.into()), // for the server, however often it is sent
             _ => Self::Lost,
         }
     }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Sessions that are kept, and by how many more the file may grow before it is written anew; of how many of one other user.
@@ -98,16 +98,27 @@ impl LostLocks {
         noted.lines = if is_full { noted.sessions.len() } else { noted.lines + 1 };
         let Some(path) = &noted.path else { return };
         let lines = if is_full { noted.sessions.iter().map(|lost| lost.line()).collect() } else { lost.line() };
-        let mut options = OpenOptions::new();
-        options.create(true).write(true).append(!is_full).truncate(is_full).mode(0o600);
         // What cannot be written is known as long as this server runs.
-        let _ = options.open(path).and_then(|mut file| file.write_all(lines.as_bytes()));
+        let _ = if is_full { replace(path, &lines) } else { append(path, &lines) };
     }
 
     /// Whether the locks of a session were released.
     pub fn has(&self, key: SessionKey) -> bool {
         self.noted().sessions.iter().any(|lost| lost.key == key)
     }
+}
+
+fn append(path: &Path, lines: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    file.write_all(lines.as_bytes())
+}
+
+/// Writes a file anew. A server that is killed meanwhile leaves the old one.
+fn replace(path: &Path, lines: &str) -> std::io::Result<()> {
+    let new = path.with_extension("lost.new");
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(lines.as_bytes())?;
+    std::fs::rename(new, path)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! than half of the window is owed: so one-way traffic does not stop. The sender has asked: so two sides that only send cannot wait
 //! for each other (the rule of the Crisp ORB paper).
 
-use super::ProtocolViolation;
+use super::{ProtocolViolation, Rejected};
 
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = 64;
@@ -72,6 +72,12 @@ impl TxCredit {
             self.shortfall = self.shortfall.max(cost - self.available.min(cost));
             self.refused = true;
         }
+    }
+
+    /// Why a message of this cost is rejected that must be sent eagerly: it has to wait for credit, or there will never be enough.
+    #[cold]
+    pub fn rejection(&self, cost: u32) -> Rejected {
+        if self.window > 0 && cost > self.window { Rejected::TooLong } else { Rejected::WouldBlock }
     }
 
     /// The number of units for an ASK packet, if one is due.
@@ -204,6 +210,16 @@ mod tests {
         assert!(rx_credit.spend(1).is_err());
         rx_credit.announce_window();
         assert!(rx_credit.spend(100).is_ok() && rx_credit.spend(1).is_err());
+    }
+
+    #[test]
+    fn what_exceeds_the_window_is_too_long_and_other_messages_wait() {
+        let mut tx_credit = TxCredit::default();
+        assert_eq!(tx_credit.rejection(101), Rejected::WouldBlock, "the window is not known yet");
+        tx_credit.open(100);
+        tx_credit.spend(100);
+        assert_eq!(tx_credit.rejection(100), Rejected::WouldBlock);
+        assert_eq!(tx_credit.rejection(101), Rejected::TooLong);
     }
 
     #[test]

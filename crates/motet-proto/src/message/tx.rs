@@ -19,7 +19,7 @@ use super::{Callbacks, ChannelId, Packets, Rejected, header_stack};
 pub enum Mode {
     /// Eager if it is short and credit covers it, else rendezvous.
     Automatic,
-    /// Eager in one packet, or rejected: the body is free when [`Link::send`] returns.
+    /// Eager in one packet, or rejected: the body is free when [`Link::send`] returns. Too long is what no packet, or no credit, can take.
     Inject,
     /// Rendezvous: completes when a receive has the message (synchronous mode of MPI).
     Synchronous,
@@ -78,9 +78,12 @@ impl Link {
                 return Ok(Sent::Complete);
             }
             self.tx_credit.record_shortfall(units);
+            if send.mode == Mode::Inject {
+                return Err(self.tx_credit.rejection(units));
+            }
         }
         if send.mode == Mode::Inject {
-            return Err(if whole && length <= self.limits.eager { Rejected::WouldBlock } else { Rejected::TooLong });
+            return Err(Rejected::TooLong);
         }
         self.send_long(packets, send, to, length)
     }
@@ -105,7 +108,7 @@ impl Link {
         let units = credit::cost_of_short(all.len());
         if !self.tx_credit.covers(units) {
             self.tx_credit.record_shortfall(units);
-            return Err(Rejected::WouldBlock);
+            return Err(self.tx_credit.rejection(units));
         }
         let grant = self.rx_credit.next_grant();
         if !packets.put_words(Kind::Message as u8, Head { to, own: headers, grant }.words(tag), all) {

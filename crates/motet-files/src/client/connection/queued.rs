@@ -4,7 +4,8 @@ use super::{Attempt, Connection};
 use crate::client::failure::Failure;
 use crate::client::slots::Slot;
 use crate::protocol::{
-    Answer, Operation, Reply, Request, answer_tag, append, data_tag, inline_data, parse_answer, request_tag,
+    Answer, MAX_REQUEST_BYTES, Operation, Reply, Request, answer_tag, append, data_tag, inline_data, parse_answer,
+    request_tag,
 };
 use crate::{Result, engine_error};
 use motet::node::{
@@ -222,6 +223,10 @@ impl Connection {
             &Request { slot: number, sequence, data: length, identity: None, operation: operation.clone() },
             &mut slot.message,
         );
+        if slot.message.len() > MAX_REQUEST_BYTES {
+            slot.not_sent();
+            return Err((Failure::Final(Errno::NAMETOOLONG.into()), body));
+        }
         let inline = inline_data(&slot.message, data);
         let is_long = inline.len() < data.len();
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
