@@ -164,7 +164,10 @@ impl Programs {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
-        fs::copy(std::env::current_exe().expect("this program"), folder.path().join("program")).expect("a copy");
+        // By another process: a child of a test beside this one would keep the file open for writing until it executes, and no such file can be executed.
+        let mut copy = Command::new("cp");
+        copy.arg(std::env::current_exe().expect("this program")).arg(folder.path().join("program"));
+        assert!(copy.status().expect("cp").success());
         Self { folder }
     }
 
