@@ -387,7 +387,7 @@ int motet_port_poll_full(motet_port port, motet_cq cq, struct motet_completion *
 
 enum motet_send_mode {
     MOTET_SEND_AUTOMATIC = 0,
-    MOTET_SEND_INJECT = 1,      /* short: sent at once and the body is free, or nothing is sent (-E2BIG beyond inject_size) */
+    MOTET_SEND_INJECT = 1,      /* short: sent at once and the body is free, or nothing is sent (-E2BIG beyond inject_size or the peer's window) */
     MOTET_SEND_SYNCHRONOUS = 2, /* completes when a receive has matched the message and got it */
 };
 

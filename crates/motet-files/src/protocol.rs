@@ -34,9 +34,10 @@ pub const MAX_XATTR_BYTES: usize = 64 << 10;
 pub const MAX_REQUEST_BYTES: usize = 60 << 10;
 const _: () = assert!(2 * MAX_PATH_BYTES + 256 + 5 * MAX_GROUPS <= MAX_REQUEST_BYTES, "two paths, the fields, groups");
 
-/// The data that are part of a request message behind these bytes; others follow it.
-pub fn inline_data<'a>(message: &[u8], data: &'a [u8]) -> &'a [u8] {
-    if data.len() <= MAX_INLINE_BYTES.min(MAX_REQUEST_BYTES.saturating_sub(message.len())) { data } else { &[] }
+/// The data that are part of a request message behind these bytes; others follow it. `None`: its paths are too long for any server.
+pub fn inline_data<'a>(message: &[u8], data: &'a [u8]) -> Option<&'a [u8]> {
+    let room = MAX_REQUEST_BYTES.checked_sub(message.len())?;
+    Some(if data.len() <= MAX_INLINE_BYTES.min(room) { data } else { &[] })
 }
 
 /// The kind of a message, the upper bits of its tag. The lower bits are the slot.

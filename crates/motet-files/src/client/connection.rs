@@ -18,8 +18,7 @@ use super::totals::{Counters, Totals};
 use super::waits::{Waits, caller};
 use crate::identity::Identity;
 use crate::protocol::{
-    Answer, MAX_REQUEST_BYTES, Operation, Reply, Request, SessionKey, answer_tag, append, data_tag, inline_data,
-    parse_answer, request_tag,
+    Answer, Operation, Reply, Request, SessionKey, answer_tag, append, data_tag, inline_data, parse_answer, request_tag,
 };
 use crate::{Result, engine_error};
 use motet::node::{Channel, Error, Mode, Node, Outgoing, RecvFrom, Serve, deadline_in};
@@ -328,11 +327,10 @@ impl Connection {
             &mut slot.message,
         );
         self.counters.sent(operation, data.len());
-        if slot.message.len() > MAX_REQUEST_BYTES {
+        let Some(inline) = inline_data(&slot.message, data) else {
             slot.not_sent();
             return Err(Failure::Final(Errno::NAMETOOLONG.into()));
-        }
-        let inline = inline_data(&slot.message, data);
+        };
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
         let request = message(request_tag(number));
         let parts: &[&[u8]] = if inline.is_empty() { &[&slot.message] } else { &[&slot.message, inline] };

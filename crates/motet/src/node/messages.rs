@@ -40,13 +40,13 @@ impl Node {
         blocking::send_until(&self.0, message, body, deadline(limit))
     }
 
-    /// Sends a short message, and waits until there is room. [`Error::TooLong`]: it does not fit a packet.
+    /// Sends a short message, and waits until there is room. [`Error::TooLong`]: it does not fit a packet, or the peer's window.
     #[inline]
     pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         self.0.inject(message, body, deadline)
     }
 
-    /// Sends a short message at once, without waiting. [`Error::WouldBlock`]: there is no room; [`Error::TooLong`]: it does not fit a packet.
+    /// Sends a short message at once, without waiting. [`Error::WouldBlock`]: there is no room; [`Error::TooLong`]: it does not fit a packet, or the peer's window.
     #[inline]
     pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
         self.0.try_inject(message, body)

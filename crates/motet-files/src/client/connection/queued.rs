@@ -4,8 +4,7 @@ use super::{Attempt, Connection};
 use crate::client::failure::Failure;
 use crate::client::slots::Slot;
 use crate::protocol::{
-    Answer, MAX_REQUEST_BYTES, Operation, Reply, Request, answer_tag, append, data_tag, inline_data, parse_answer,
-    request_tag,
+    Answer, Operation, Reply, Request, answer_tag, append, data_tag, inline_data, parse_answer, request_tag,
 };
 use crate::{Result, engine_error};
 use motet::node::{
@@ -223,11 +222,10 @@ impl Connection {
             &Request { slot: number, sequence, data: length, identity: None, operation: operation.clone() },
             &mut slot.message,
         );
-        if slot.message.len() > MAX_REQUEST_BYTES {
+        let Some(inline) = inline_data(&slot.message, data) else {
             slot.not_sent();
             return Err((Failure::Final(Errno::NAMETOOLONG.into()), body));
-        }
-        let inline = inline_data(&slot.message, data);
+        };
         let is_long = inline.len() < data.len();
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
         if let Err(error) = self.node.try_inject(&message(request_tag(number)), &[&slot.message, inline]) {
